@@ -1,0 +1,1 @@
+"""Experiments as data: specs, training, evaluation, the results store."""
