@@ -1,0 +1,1 @@
+"""Other frameworks, one file each, imported only when asked for."""

@@ -1,0 +1,55 @@
+"""Losses: the paper's, its baselines, and the registry that names them. Needs torch alone."""
+
+from gence.losses.baselines import (
+    brier_loss,
+    cosine_loss,
+    cross_entropy,
+    focal_loss,
+    generalized_cross_entropy,
+    logit_adjusted_loss,
+    mae_loss,
+)
+from gence.losses.contrastive import Embeddings, supcon_loss
+from gence.losses.generative import GenCELoss, gen_cross_entropy
+from gence.losses.modules import (
+    BrierLoss,
+    CosineLoss,
+    CrossEntropyLoss,
+    FocalLoss,
+    GeneralizedCrossEntropyLoss,
+    LogitAdjustedLoss,
+    MAELoss,
+    SupConLoss,
+)
+from gence.losses.offset import fold_offset, marginal_offset
+from gence.losses.registry import LOSSES, LossInfo, create_loss, loss_info
+from gence.losses.targets import TwoHot
+
+__all__ = [
+    "LOSSES",
+    "BrierLoss",
+    "CosineLoss",
+    "CrossEntropyLoss",
+    "Embeddings",
+    "FocalLoss",
+    "GenCELoss",
+    "GeneralizedCrossEntropyLoss",
+    "LogitAdjustedLoss",
+    "LossInfo",
+    "MAELoss",
+    "SupConLoss",
+    "TwoHot",
+    "brier_loss",
+    "cosine_loss",
+    "create_loss",
+    "cross_entropy",
+    "focal_loss",
+    "fold_offset",
+    "gen_cross_entropy",
+    "generalized_cross_entropy",
+    "logit_adjusted_loss",
+    "loss_info",
+    "mae_loss",
+    "marginal_offset",
+    "supcon_loss",
+]

@@ -1,0 +1,174 @@
+"""Argument checks shared by the losses: each error names the argument, what came, and what was expected.
+
+Shapes and types are checked always (they cost nothing). Values are checked only where looking at them neither stalls a
+GPU nor breaks a graph: on ordinary CPU tensors outside of ``torch.compile``, ``vmap`` and export.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from gence.losses.targets import TwoHot
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+def values_can_be_read(tensor: Tensor) -> bool:
+    """Whether a look at the tensor's values is free of host synchronisation and of graph breaks."""
+    return (
+        not torch.compiler.is_compiling()
+        and type(tensor) in (Tensor, torch.nn.Parameter)
+        and tensor.device.type == "cpu"
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    )
+
+
+def check_logits(input: Any) -> None:
+    """``input`` must be a floating tensor (K,), (n, K) or (N, K, d1, ...) with at least one row and one class."""
+    if not isinstance(input, Tensor):
+        raise TypeError(f"input: expected a tensor of logits, got {type(input).__name__}")
+    if not input.is_floating_point():
+        raise TypeError(f"input: expected floating-point logits, got dtype {input.dtype}")
+    if input.dim() == 0:
+        raise ValueError("input: expected logits of shape (K,), (n, K) or (N, K, d1, ...), got a scalar")
+    if input.numel() == 0:
+        raise ValueError(f"input: expected at least one row and one class, got shape {tuple(input.shape)}")
+
+
+def check_reduction(reduction: Any) -> None:
+    """``reduction`` must be one of PyTorch's three."""
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"reduction: expected one of {', '.join(map(repr, REDUCTIONS))}, got {reduction!r}")
+
+
+def check_label_smoothing(label_smoothing: float) -> None:
+    """``label_smoothing`` must lie in [0, 1]."""
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise ValueError(f"label_smoothing: expected a number in [0, 1], got {label_smoothing}")
+
+
+def check_weight(weight: Tensor | None, num_classes: int) -> None:
+    """``weight`` must be None or a floating tensor (K,)."""
+    if weight is None:
+        return
+    if not isinstance(weight, Tensor) or not weight.is_floating_point():
+        seen = weight.dtype if isinstance(weight, Tensor) else type(weight).__name__
+        raise TypeError(f"weight: expected a floating-point tensor of {num_classes} class weights, got {seen}")
+    if tuple(weight.shape) != (num_classes,):
+        raise ValueError(f"weight: expected shape ({num_classes},), one for each class, got {tuple(weight.shape)}")
+
+
+def check_prior(prior: Tensor | None, num_classes: int | None) -> None:
+    """``prior`` must be None or a distribution over the classes: (K,), not negative, summing to 1."""
+    if prior is None:
+        return
+    if not isinstance(prior, Tensor) or not prior.is_floating_point():
+        seen = prior.dtype if isinstance(prior, Tensor) else type(prior).__name__
+        raise TypeError(f"prior: expected a floating-point tensor of class probabilities, got {seen}")
+    if prior.dim() != 1 or (num_classes is not None and prior.shape[0] != num_classes):
+        expected = "(K,)" if num_classes is None else f"({num_classes},)"
+        raise ValueError(f"prior: expected shape {expected}, one for each class, got {tuple(prior.shape)}")
+    if values_can_be_read(prior):
+        if bool((prior < 0).any()):
+            raise ValueError(f"prior: expected no negative entries, got {float(prior.min()):g}")
+        total = float(prior.double().sum())
+        if not abs(total - 1.0) <= 1e-3:  # written so that NaN fails too; half types round by this much
+            raise ValueError(f"prior: expected entries that sum to 1, got a sum of {total:g}; divide the prior by it")
+
+
+def check_anchor(anchor: float | Tensor) -> None:
+    """``anchor`` must not be negative; a 0-dim tensor lets a schedule change it inside a captured graph."""
+    if isinstance(anchor, Tensor):
+        if anchor.dim() != 0:
+            raise ValueError(f"anchor: expected a number or a 0-dim tensor, got shape {tuple(anchor.shape)}")
+        if not values_can_be_read(anchor):
+            return
+    if not float(anchor) >= 0.0:
+        raise ValueError(f"anchor: expected a number >= 0 (0 is the paper's loss), got {float(anchor):g}")
+
+
+def check_context(context: Any, num_classes: int) -> None:
+    """``context`` must be None or floating logits (m, K), (K,) or (M, K, d1, ...)."""
+    if context is None:
+        return
+    if not isinstance(context, Tensor) or not context.is_floating_point():
+        seen = context.dtype if isinstance(context, Tensor) else type(context).__name__
+        raise TypeError(f"context: expected floating-point logits of extra rows, got {seen}")
+    if context.dim() == 0 or context.shape[min(1, context.dim() - 1)] != num_classes:
+        raise ValueError(f"context: expected shape (m, {num_classes}), got {tuple(context.shape)}")
+
+
+def is_probability_target(input: Tensor, target: Any) -> bool:
+    """PyTorch's rule: a target of the input's own shape holds class probabilities."""
+    if not isinstance(target, Tensor):
+        raise TypeError(
+            f"target: expected a tensor of class indices or class probabilities, got {type(target).__name__}"
+        )
+    return target.shape == input.shape
+
+
+def check_probabilities(input: Tensor, target: Tensor, ignore_index: int) -> torch.Size:
+    """Class probabilities must be floating; returns the shape of the unreduced loss."""
+    if not target.is_floating_point():
+        raise TypeError(
+            f"target: of the input's shape {tuple(input.shape)} means class probabilities and must be floating-point, "
+            f"got dtype {target.dtype}; class indices have shape {_index_shape(input)}"
+        )
+    if ignore_index >= 0:
+        raise ValueError(f"ignore_index: is for class indices, got {ignore_index} with class probabilities")
+    return torch.Size(_index_shape(input))
+
+
+def check_two_hot(input: Tensor, target: TwoHot, num_classes: int, ignore_index: int) -> torch.Size:
+    """The parts of a two-hot target must have one shape, that of class indices."""
+    shape = _index_shape(input)
+    for name, part in zip(target._fields, target, strict=True):
+        if tuple(part.shape) != shape:
+            raise ValueError(f"target.{name}: expected shape {shape}, got {tuple(part.shape)}")
+    if not target.share.is_floating_point():
+        raise TypeError(f"target.share: expected a floating-point tensor, got dtype {target.share.dtype}")
+    if ignore_index >= 0:
+        raise ValueError(f"ignore_index: is for class indices, got {ignore_index} with a two-hot target")
+    for name, part in (("target.first", target.first), ("target.second", target.second)):
+        _check_index_type(name, part)
+        _check_range(name, part, num_classes, ignore_index=None)
+    return target.first.shape
+
+
+def check_indices(input: Tensor, target: Tensor, num_classes: int, ignore_index: int) -> torch.Size:
+    """Class indices must have the input's shape without K and lie in [0, K) or equal ``ignore_index``."""
+    shape = _index_shape(input)
+    if tuple(target.shape) != shape:
+        raise ValueError(
+            f"target: expected class indices of shape {shape} or class probabilities of shape {tuple(input.shape)}, "
+            f"got {tuple(target.shape)}"
+        )
+    _check_index_type("target", target)
+    _check_range("target", target, num_classes, ignore_index)
+    return target.shape
+
+
+def _index_shape(input: Tensor) -> tuple[int, ...]:
+    shape = tuple(input.shape)
+    return () if len(shape) == 1 else (shape[0], *shape[2:])
+
+
+def _check_index_type(name: str, index: Tensor) -> None:
+    if index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
+        raise TypeError(f"{name}: expected class indices of an integer type, got dtype {index.dtype}")
+
+
+def _check_range(name: str, index: Tensor, num_classes: int, ignore_index: int | None) -> None:
+    if not values_can_be_read(index):
+        return
+    outside = (index < 0) | (index >= num_classes)
+    if ignore_index is not None:
+        outside &= index != ignore_index
+    if bool(outside.any()):
+        seen = int(index[outside].flatten()[0])
+        allowed = "" if ignore_index is None else f" or ignore_index = {ignore_index}"
+        raise IndexError(f"{name}: expected class indices in [0, {num_classes}){allowed}, got {seen}")

@@ -1,0 +1,209 @@
+"""The losses GenCE is compared with: one small function each, same call, same reductions, all linear in the target.
+
+For class probabilities t every one of them is sum_k t_k loss(p, k): so label smoothing, MixUp's targets and class
+weights mean the same thing for all (spec, section 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gence.losses import _checks
+from gence.losses.targets import Target, TwoHot, prepare_rows, reduce_rows, target_mass, target_sum
+
+
+def cross_entropy(
+    input: Tensor,
+    target: Target,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    r"""PyTorch's cross-entropy :math:`-\log p_y`, which also takes :class:`TwoHot` targets.
+
+    >>> import torch, gence
+    >>> z, y = torch.randn(4, 3), torch.tensor([0, 2, 1, 1])
+    >>> torch.testing.assert_close(gence.cross_entropy(z, y), torch.nn.functional.cross_entropy(z, y))
+    """
+    if isinstance(target, TwoHot):
+        return _of_log_probs(torch.neg, input, target, weight, ignore_index, reduction, label_smoothing)
+    _checks.check_logits(input)
+    return F.cross_entropy(
+        input, target, weight, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing
+    )
+
+
+def mae_loss(
+    input: Tensor,
+    target: Target,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    r"""Mean absolute error :math:`\sum_k |p_k - 1[k=y]| = 2 (1 - p_y)`.
+
+    >>> import torch, gence
+    >>> float(gence.mae_loss(torch.zeros(1, 4), torch.tensor([2])))
+    1.5
+    """
+    return _of_log_probs(
+        lambda log_p: -2 * log_p.expm1(), input, target, weight, ignore_index, reduction, label_smoothing
+    )
+
+
+def brier_loss(
+    input: Tensor,
+    target: Target,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    r"""Brier score :math:`\sum_k (p_k - 1[k=y])^2 = \sum_k p_k^2 - 2 p_y + 1`.
+
+    >>> import torch, gence
+    >>> float(gence.brier_loss(torch.zeros(1, 4), torch.tensor([2])))
+    0.75
+    """
+    rows = prepare_rows(input, target, weight, ignore_index, reduction, label_smoothing)
+    p = rows.logits.softmax(1)  # (n, K)
+    losses = target_sum(rows, p, lambda p_k: 1 - 2 * p_k) + target_mass(rows) * p.square().sum(1)  # (n,)
+    return reduce_rows(rows, losses, reduction)
+
+
+def generalized_cross_entropy(
+    input: Tensor,
+    target: Target,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    *,
+    q: float = 0.7,
+) -> Tensor:
+    r"""Generalised cross-entropy :math:`(1 - p_y^q) / q`: cross-entropy as q -> 0, half of MAE at q = 1.
+
+    Computed as ``-expm1(q log p) / q``, which keeps its digits where p is near 1 or q near 0.
+
+    >>> import torch, gence
+    >>> z, y = torch.randn(4, 3), torch.tensor([0, 2, 1, 1])
+    >>> torch.testing.assert_close(gence.generalized_cross_entropy(z, y, q=1.0), gence.mae_loss(z, y) / 2)
+    """
+    if not 0.0 < q <= 1.0:
+        raise ValueError(f"q: expected a number in (0, 1], got {q}")
+    return _of_log_probs(
+        lambda log_p: -(q * log_p).expm1() / q, input, target, weight, ignore_index, reduction, label_smoothing
+    )
+
+
+def focal_loss(
+    input: Tensor,
+    target: Target,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    *,
+    gamma: float = 2.0,
+) -> Tensor:
+    r"""Focal loss :math:`-(1 - p_y)^\gamma \log p_y`; gamma = 0 is cross-entropy.
+
+    The gradient stays finite as p -> 1 for every gamma >= 0: the plain power has an infinite slope there for gamma < 1.
+
+    >>> import torch, gence
+    >>> z, y = torch.randn(4, 3), torch.tensor([0, 2, 1, 1])
+    >>> torch.testing.assert_close(gence.focal_loss(z, y, gamma=0.0), gence.cross_entropy(z, y))
+    """
+    if not gamma >= 0.0:
+        raise ValueError(f"gamma: expected a number >= 0, got {gamma}")
+
+    def cost(log_p: Tensor) -> Tensor:
+        u = -log_p  # >= 0
+        # (1 - p)^gamma u = u^(gamma + 1) r^gamma with r = (1 - e^-u) / u, which is smooth and 1 at u = 0.
+        small = u < 1e-4
+        inner = torch.where(small, 1.0, u)
+        log_r = torch.where(small, -u / 2, (-(-inner).expm1() / inner).log())
+        return u ** (gamma + 1) * (gamma * log_r).exp()
+
+    return _of_log_probs(cost, input, target, weight, ignore_index, reduction, label_smoothing)
+
+
+def logit_adjusted_loss(
+    input: Tensor,
+    target: Target,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    *,
+    prior: Tensor | None = None,
+    tau: float = 1.0,
+) -> Tensor:
+    r"""Cross-entropy of :math:`z + \tau \log \pi`: logits learn to rank as if classes were balanced.
+
+    Args:
+        input: logits.
+        target: as for cross-entropy.
+        weight: class weights.
+        ignore_index: as for cross-entropy.
+        reduction: as for cross-entropy.
+        label_smoothing: as for cross-entropy.
+        prior: class frequencies (K,) of the training set, all positive. None means balanced: plain CE.
+        tau: strength of the adjustment.
+
+    >>> import torch, gence
+    >>> z, y = torch.randn(4, 3), torch.tensor([0, 2, 1, 1])
+    >>> prior = torch.tensor([0.5, 0.3, 0.2])
+    >>> expected = gence.cross_entropy(z + prior.log(), y)
+    >>> torch.testing.assert_close(gence.logit_adjusted_loss(z, y, prior=prior), expected)
+    """
+    _checks.check_logits(input)
+    if prior is not None:
+        K = input.shape[0] if input.dim() == 1 else input.shape[1]
+        _checks.check_prior(prior, K)
+        shape = (K,) if input.dim() == 1 else (1, K, *[1] * (input.dim() - 2))
+        input = input + (tau * prior.log()).to(input.dtype).reshape(shape)
+    return cross_entropy(input, target, weight, ignore_index, reduction, label_smoothing)
+
+
+def cosine_loss(
+    input: Tensor,
+    target: Target,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    r"""Cosine loss :math:`1 - z_y / \lVert z \rVert` between the outputs and the class's one-hot vector.
+
+    Unlike the others it reads the outputs' direction and not their softmax, so a shift of all outputs matters.
+
+    >>> import torch, gence
+    >>> float(gence.cosine_loss(torch.tensor([[3.0, 4.0]]), torch.tensor([1])))  # 1 - 4/5
+    0.19999998807907104
+    """
+    rows = prepare_rows(input, target, weight, ignore_index, reduction, label_smoothing)
+    direction = F.normalize(rows.logits, dim=1)  # (n, K)
+    losses = target_sum(rows, direction, lambda cosine: 1 - cosine)  # (n,)
+    return reduce_rows(rows, losses, reduction)
+
+
+def _of_log_probs(
+    cost: Callable[[Tensor], Tensor],
+    input: Tensor,
+    target: Target,
+    weight: Tensor | None,
+    ignore_index: int,
+    reduction: str,
+    label_smoothing: float,
+) -> Tensor:
+    """A loss that is ``cost(log p_k)`` for class k."""
+    rows = prepare_rows(input, target, weight, ignore_index, reduction, label_smoothing)
+    losses = target_sum(rows, rows.logits.log_softmax(1), cost)  # (n,)
+    return reduce_rows(rows, losses, reduction)

@@ -1,0 +1,198 @@
+"""Generative cross-entropy: the paper's loss, and its anchored form."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor, nn
+
+from gence.losses import _checks
+from gence.losses.targets import (
+    Rows,
+    Target,
+    class_mass,
+    compute_dtype,
+    flatten_logits,
+    prepare_rows,
+    reduce_rows,
+    target_mass,
+    target_sum,
+)
+
+_warned_of_one_row = False
+
+
+def gen_cross_entropy(
+    input: Tensor,
+    target: Target,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    *,
+    anchor: float | Tensor = 0.0,
+    prior: Tensor | None = None,
+    context: Tensor | None = None,
+) -> Tensor:
+    r"""Generative cross-entropy: cross-entropy in which a score competes with the batch's scores for the same class.
+
+    With :math:`p = \mathrm{softmax}(z)` and the summed predictions :math:`S_k = \sum_j p_{jk}` over the batch,
+
+    .. math:: \ell_i = \sum_k w_k t_{ik} \left( -\log p_{ik} + \log S_k \right),
+
+    which for a class index :math:`y_i` is :math:`-\log (p_{i y_i} / \sum_j p_{j y_i})` (the paper, eq. 10). All
+    arguments up to ``label_smoothing`` mean what they mean in :func:`torch.nn.functional.cross_entropy`.
+
+    Args:
+        input: logits (n, K), (N, K, d1, ...) or unbatched (K,); every row of a dense input belongs to the batch.
+        target: class indices (the input's shape without K), class probabilities (the input's shape), or
+            :class:`TwoHot`.
+        weight: class weights (K,).
+        ignore_index: rows with this index take no part, neither in the loss nor in S.
+        reduction: "mean" (divided by the rows' weights for indices, by the rows for probabilities), "sum" or "none".
+        label_smoothing: in [0, 1]; mixes the target with the uniform distribution.
+        anchor: strength of KL(prior || S/n), which holds the predicted class marginal in place. 0 is the paper's loss;
+            1 with the batch's own prior has exactly cross-entropy's gradient. A 0-dim tensor is taken as well.
+        prior: class distribution (K,) of the anchor; by default the batch's own (weighted) label distribution.
+        context: logits (m, K) of further rows that enter S but have no loss: unlabelled images, another view, a queue.
+            Gradient flows through them unless they are detached.
+
+    Returns:
+        The loss, in the input's dtype, or in float32 under autocast. One row alone has nothing to compete with: its
+        loss is 0 and so is its gradient (warned of once). A class that no target names adds nothing. If every row is
+        ignored, "mean" is NaN, as in cross-entropy.
+
+    Raises:
+        TypeError, ValueError, IndexError: naming the argument, what came and what was expected. As in PyTorch, class
+            indices on a GPU are not looked at.
+
+    >>> import torch, gence
+    >>> logits = torch.tensor([[2.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    >>> target = torch.tensor([0, 1, 0])
+    >>> loss = gence.gen_cross_entropy(logits, target)
+    >>> p = logits.softmax(1)
+    >>> by_hand = -(p[[0, 1, 2], target] / p.sum(0)[target]).log().mean()
+    >>> torch.testing.assert_close(loss, by_hand)
+    """
+    rows = prepare_rows(input, target, weight, ignore_index, reduction, label_smoothing)
+    _checks.check_anchor(anchor)
+    _checks.check_prior(prior, rows.num_classes)
+    _checks.check_context(context, rows.num_classes)
+    anchored = isinstance(anchor, Tensor) or anchor > 0
+    if rows.logits.shape[0] == 1 and context is None and not anchored:
+        _warn_of_one_row()
+
+    log_p = rows.logits.log_softmax(1)  # (n, K)
+    log_context = None if context is None else _log_context(context, input)  # (m, K)
+    log_s = log_marginal(log_p, rows.valid, log_context)  # (K,)
+    losses = target_sum(rows, log_s) - target_sum(rows, log_p)  # (n,)
+    if anchored:
+        total = rows.count() + (0 if log_context is None else log_context.shape[0])
+        losses = losses + anchor * target_mass(rows) * marginal_divergence(rows, log_s, total, prior)
+    return reduce_rows(rows, losses, reduction)
+
+
+def log_marginal(log_p: Tensor, valid: Tensor | None, log_context: Tensor | None) -> Tensor:
+    """log S_k, the log of the summed predictions, in log space so that no class underflows -> (K,)."""
+    if valid is not None:
+        log_p = log_p.masked_fill(~valid[:, None], -torch.inf)
+    if log_context is not None:
+        log_p = torch.cat([log_p, log_context])
+    return log_p.logsumexp(0)
+
+
+def marginal_divergence(rows: Rows, log_s: Tensor, total: Tensor, prior: Tensor | None) -> Tensor:
+    """KL(pi || S/total) in nats, pi the prior or the batch's own label distribution; 0 where no row takes part."""
+    if prior is None:
+        mass = class_mass(rows)  # (K,)
+        pi = mass / mass.sum().clamp_min(torch.finfo(mass.dtype).tiny)
+    else:
+        pi = prior.to(log_s.dtype)
+    # Classes without prior mass add 0, also where log S is -inf.
+    cross = torch.where(pi > 0, pi * log_s.masked_fill(pi <= 0, 0.0), 0.0).sum()
+    divergence = torch.xlogy(pi, pi).sum() - cross + pi.sum() * total.log()
+    return torch.where(total > 0, divergence, 0.0)
+
+
+def _log_context(context: Tensor, input: Tensor) -> Tensor:
+    return flatten_logits(context).to(compute_dtype(input)).log_softmax(1)
+
+
+def _warn_of_one_row() -> None:
+    global _warned_of_one_row
+    if _warned_of_one_row or torch.compiler.is_compiling():
+        return
+    _warned_of_one_row = True
+    warnings.warn(
+        "gen_cross_entropy on one row is 0 with a zero gradient: a row competes with the others in its batch, and "
+        "there are none. Use a larger batch, pass `context`, or set `anchor` > 0.",
+        UserWarning,
+        stacklevel=3,
+    )
+
+
+class GenCELoss(nn.CrossEntropyLoss):
+    """Generative cross-entropy as a module: replace ``nn.CrossEntropyLoss()`` by ``GenCELoss()``.
+
+    Takes all of ``nn.CrossEntropyLoss``'s arguments, and ``anchor`` and ``prior`` of :func:`gen_cross_entropy`.
+    ``weight`` and ``prior`` are buffers: they move with the module and are part of its ``state_dict``.
+
+    The loss couples the rows of a batch. Computed on a micro-batch or on one rank's part it is the loss of that part
+    and not a share of the whole batch's.
+
+    >>> import torch, gence
+    >>> criterion = gence.GenCELoss(anchor=0.1)
+    >>> logits = torch.randn(8, 3, requires_grad=True)
+    >>> criterion(logits, torch.tensor([0, 1, 2, 0, 1, 2, 0, 1])).backward()
+    >>> tuple(logits.grad.shape)
+    (8, 3)
+    """
+
+    anchor: float
+    prior: Tensor | None
+
+    def __init__(
+        self,
+        weight: Tensor | None = None,
+        size_average: bool | None = None,
+        ignore_index: int = -100,
+        reduce: bool | None = None,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+        *,
+        anchor: float = 0.0,
+        prior: Tensor | None = None,
+    ) -> None:
+        super().__init__(weight, size_average, ignore_index, reduce, reduction, label_smoothing)
+        _checks.check_reduction(self.reduction)
+        _checks.check_label_smoothing(label_smoothing)
+        _checks.check_anchor(anchor)
+        _checks.check_prior(prior, None if weight is None else weight.shape[0])
+        self.anchor = anchor
+        self.register_buffer("prior", prior)
+
+    def forward(self, input: Tensor, target: Target, context: Tensor | None = None) -> Tensor:
+        """The loss of a batch; see :func:`gen_cross_entropy`."""
+        return gen_cross_entropy(
+            input,
+            target,
+            self.weight,
+            self.ignore_index,
+            self.reduction,
+            self.label_smoothing,
+            anchor=self.anchor,
+            prior=self.prior,
+            context=context,
+        )
+
+    def extra_repr(self) -> str:
+        """What ``print(criterion)`` shows."""
+        shown = [f"anchor={self.anchor}"] if isinstance(self.anchor, Tensor) or self.anchor else []
+        if self.prior is not None:
+            shown.append(f"prior=tensor({self.prior.shape[0]})")
+        if self.reduction != "mean":
+            shown.append(f"reduction={self.reduction!r}")
+        if self.label_smoothing:
+            shown.append(f"label_smoothing={self.label_smoothing}")
+        return ", ".join(shown)

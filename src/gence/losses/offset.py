@@ -1,0 +1,126 @@
+"""Repairing a drifted class marginal after training: K offsets, and where to put them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from gence.losses import _checks
+from gence.losses.targets import flatten_logits
+
+
+def marginal_offset(
+    logits: Tensor, prior: Tensor | None = None, *, tolerance: float = 1e-9, max_steps: int = 500
+) -> Tensor:
+    r"""The K offsets b with :math:`\frac1n \sum_i \mathrm{softmax}(z_i + b) = \pi` over the given logits.
+
+    GenCE leaves a network's class marginal almost free, so it drifts while the ranking within each class stays good.
+    Adding b to the logits puts the marginal back. It needs the training logits only: no labels, no validation data.
+
+    b minimises the convex :math:`\frac1n\sum_i \mathrm{lse}(z_i + b) - \sum_k \pi_k b_k`, whose gradient is the
+    difference of the two marginals. Damped Newton steps in float64; the matching step
+    :math:`b_k \mathrel{+}= \log(\pi_k / m_k)` where a class is so far off that Newton's model says nothing.
+
+    Args:
+        logits: (n, K) or (N, K, d1, ...), of the training set, without gradient.
+        prior: the wanted marginal (K,); uniform by default. A class with prior 0 gets the offset -inf.
+        tolerance: largest difference between the marginals that counts as solved.
+        max_steps: an upper bound on Newton steps.
+
+    Returns:
+        b (K,) in the logits' dtype (float32 for half types), shifted so that its finite entries sum to 0.
+
+    Raises:
+        RuntimeError: if the marginal cannot be matched to 1e-4, which happens when predictions are so sharp that it
+            moves in jumps of 1/n.
+
+    >>> import torch, gence
+    >>> drifted = torch.randn(500, 4) + torch.tensor([9.0, 0.0, 0.0, -5.0])
+    >>> b = gence.marginal_offset(drifted)
+    >>> torch.testing.assert_close((drifted + b).softmax(1).mean(0), torch.full((4,), 0.25), atol=1e-5, rtol=0)
+    """
+    _checks.check_logits(logits)
+    z = flatten_logits(logits.detach()).double()  # (n, K)
+    if not bool(z.isfinite().all()):
+        raise ValueError("logits: expected finite values, got NaN or infinity")
+    K = z.shape[1]
+    _checks.check_prior(prior, K)
+    pi = z.new_full((K,), 1.0 / K) if prior is None else prior.detach().double().to(z.device)
+    pi = pi / pi.sum()
+    kept = pi > 0
+    b = torch.full_like(pi, -torch.inf)
+    b[kept] = _solve(z[:, kept], pi[kept], tolerance, max_steps)
+    dtype = torch.float32 if logits.dtype in (torch.float16, torch.bfloat16) else logits.dtype
+    return b.to(dtype)
+
+
+def fold_offset(module: nn.Module, offset: Tensor) -> nn.Linear:
+    """Add offsets to the bias of a model's last linear layer, in place, and return that layer.
+
+    A layer without a bias gets one. The model then predicts what it predicted for ``logits + offset``.
+
+    Args:
+        module: an ``nn.Linear``, or a model whose last ``nn.Linear`` makes the logits.
+        offset: (K,), as :func:`marginal_offset` returns it.
+
+    >>> import torch, gence
+    >>> model = torch.nn.Sequential(torch.nn.Linear(5, 3, bias=False))
+    >>> x = torch.randn(100, 5)
+    >>> before, b = model(x), gence.marginal_offset(model(x))
+    >>> layer = gence.fold_offset(model, b)
+    >>> torch.testing.assert_close(model(x), before + b)
+    """
+    linears = [m for m in module.modules() if isinstance(m, nn.Linear)]
+    if not linears:
+        raise ValueError(f"module: expected a model with an nn.Linear layer, got {type(module).__name__} without one")
+    layer = linears[-1]
+    if tuple(offset.shape) != (layer.out_features,):
+        raise ValueError(
+            f"offset: expected shape ({layer.out_features},), the layer's outputs, got {tuple(offset.shape)}"
+        )
+    with torch.no_grad():
+        offset = offset.to(layer.weight)
+        if layer.bias is None:
+            layer.bias = nn.Parameter(offset.clone())
+        else:
+            layer.bias.add_(offset)
+    return layer
+
+
+def _solve(z: Tensor, pi: Tensor, tolerance: float, max_steps: int) -> Tensor:
+    n, K = z.shape
+    b = torch.zeros_like(pi)
+
+    def objective(b: Tensor) -> float:
+        return float((z + b).logsumexp(1).mean() - (pi * b).sum())
+
+    value, damping = objective(b), 1e-12
+    gap = torch.inf
+    for _ in range(max_steps):
+        log_p = (z + b).log_softmax(1)  # (n, K)
+        log_m = log_p.logsumexp(0) - torch.log(pi.new_tensor(float(n)))  # (K,)
+        m = log_m.exp()
+        gap = float((m - pi).abs().max())
+        if gap <= tolerance:
+            break
+        candidates = []
+        p = log_p.exp()
+        hessian = torch.diag(m) - p.T @ p / n  # (K, K), singular along the all-ones direction
+        ridge = max(damping, 1e-13) * torch.eye(K, dtype=z.dtype, device=z.device) + 1.0 / K**2
+        step, info = torch.linalg.solve_ex(hessian + ridge, pi - m)
+        if int(info) == 0 and bool(step.isfinite().all()):
+            candidates.append(step)
+        candidates.append(pi.log() - log_m)  # never increases the objective (an EM step)
+        values = [objective(b + c) for c in candidates]
+        best = min(range(len(values)), key=values.__getitem__)
+        damping = max(damping / 10, 1e-13) if best == 0 and len(values) > 1 else damping * 10
+        if values[best] > value:  # rounding: nothing left to gain
+            break
+        b, value = b + candidates[best], values[best]
+        b = b - b.mean()
+    if not gap <= 1e-4:
+        raise RuntimeError(
+            f"marginal_offset: the predicted marginal is still {gap:.2g} from the prior; the predictions are so sharp "
+            f"that it moves in jumps of 1/n = {1 / n:.2g}. Give more rows, or soften the logits first."
+        )
+    return b

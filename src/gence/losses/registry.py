@@ -1,0 +1,130 @@
+"""Losses by name. What a loss promises is data here, and the contract tests hold each loss to it."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from gence.losses import baselines, contrastive, generative, modules
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossInfo:
+    """One entry of the registry.
+
+    Attributes:
+        name: what :func:`create_loss` is called with.
+        title: how tables print it.
+        function: the loss as a function.
+        module: the loss as an ``nn.Module``.
+        takes: "logits", or "embeddings" for losses that train an encoder.
+        coupled: whether a row's loss depends on the rest of the batch.
+        shift_invariant: whether adding a constant to a row of the input changes nothing.
+        proper: whether the population risk is minimised at the true posterior, and there alone.
+    """
+
+    name: str
+    title: str
+    function: Callable[..., Tensor]
+    module: Callable[..., nn.Module]
+    takes: Literal["logits", "embeddings"] = "logits"
+    coupled: bool = False
+    shift_invariant: bool = True
+    proper: bool = False
+
+    @property
+    def params(self) -> tuple[str, ...]:
+        """The loss's own parameters, beyond those of cross-entropy."""
+        signature = inspect.signature(self.function)
+        own = [p.name for p in signature.parameters.values() if p.kind is inspect.Parameter.KEYWORD_ONLY]
+        return tuple(name for name in own if name != "context")
+
+
+_ENTRIES = (
+    LossInfo(
+        name="gence",
+        title="GenCE",
+        function=generative.gen_cross_entropy,
+        module=generative.GenCELoss,
+        coupled=True,
+        proper=True,
+    ),
+    LossInfo(name="ce", title="CE", function=baselines.cross_entropy, module=modules.CrossEntropyLoss, proper=True),
+    LossInfo(name="mae", title="MAE", function=baselines.mae_loss, module=modules.MAELoss),
+    LossInfo(name="brier", title="Brier", function=baselines.brier_loss, module=modules.BrierLoss, proper=True),
+    LossInfo(
+        name="generalized_ce",
+        title="Generalised CE",
+        function=baselines.generalized_cross_entropy,
+        module=modules.GeneralizedCrossEntropyLoss,
+    ),
+    LossInfo(name="focal", title="Focal", function=baselines.focal_loss, module=modules.FocalLoss),
+    LossInfo(
+        name="logit_adjusted",
+        title="Logit adjustment",
+        function=baselines.logit_adjusted_loss,
+        module=modules.LogitAdjustedLoss,
+        # Proper for the balanced posterior; with the default uniform prior it is cross-entropy.
+        proper=True,
+    ),
+    LossInfo(
+        name="cosine",
+        title="Cosine",
+        function=baselines.cosine_loss,
+        module=modules.CosineLoss,
+        shift_invariant=False,
+    ),
+    LossInfo(
+        name="supcon",
+        title="SupCon",
+        function=contrastive.supcon_loss,
+        module=modules.SupConLoss,
+        takes="embeddings",
+        coupled=True,
+        shift_invariant=False,
+    ),
+)
+
+LOSSES: Mapping[str, LossInfo] = MappingProxyType({entry.name: entry for entry in _ENTRIES})
+"""All losses by name."""
+
+
+def loss_info(name: str) -> LossInfo:
+    """The registry's entry; an unknown name lists the known ones.
+
+    >>> from gence.losses import loss_info
+    >>> loss_info("gence").coupled
+    True
+    """
+    if name not in LOSSES:
+        near = difflib.get_close_matches(name, LOSSES, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"name: unknown loss {name!r}{hint} Known losses: {', '.join(LOSSES)}.")
+    return LOSSES[name]
+
+
+def create_loss(name: str, **params: Any) -> nn.Module:
+    """A loss module by name, with the parameters of cross-entropy and its own.
+
+    Args:
+        name: one of ``gence.LOSSES``.
+        **params: e.g. ``label_smoothing=0.1``, ``anchor=0.1`` (gence), ``gamma=2`` (focal), ``q=0.7`` (generalized_ce).
+
+    >>> import gence
+    >>> gence.create_loss("gence", anchor=0.1)
+    GenCELoss(anchor=0.1)
+    """
+    info = loss_info(name)
+    known = ["weight", "ignore_index", "reduction", "label_smoothing", *info.params]
+    for param in params:
+        if param not in known:
+            near = difflib.get_close_matches(param, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"{param}: not a parameter of {name!r}{hint} Known parameters: {', '.join(known)}.")
+    return info.module(**params)

@@ -1,0 +1,1 @@
+"""The paper's exhibits: one file per table or figure."""
