@@ -1,0 +1,105 @@
+"""Names of networks, and the one function that builds them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import torch
+from torch import nn
+
+from gence.models.classifier import Backbone, ImageClassifier
+from gence.models.initialise import INITS, initialise
+from gence.models.mlp import mlp
+from gence.models.resnet import resnet18, resnet50
+from gence.models.small_cnn import small_cnn
+from gence.models.timm_backbone import timm_backbone
+from gence.models.vgg import vgg19
+from gence.models.wide_resnet import wrn16_8
+
+STEMS = ("auto", "cifar", "imagenet")
+
+_BACKBONES: dict[str, Callable[..., Backbone]] = {
+    "mlp": mlp,
+    "resnet18": resnet18,
+    "resnet50": resnet50,
+    "small_cnn": small_cnn,
+    "vgg19": vgg19,
+    "wrn16_8": wrn16_8,
+}
+
+
+def known_models() -> tuple[str, ...]:
+    """Return the names that :func:`create_model` knows; any timm network is there too, as ``timm:NAME``.
+
+    >>> known_models()
+    ('mlp', 'resnet18', 'resnet50', 'small_cnn', 'vgg19', 'wrn16_8')
+    """
+    return tuple(sorted(_BACKBONES))
+
+
+def create_model(
+    name: str,
+    *,
+    num_classes: int,
+    in_channels: int = 3,
+    image_size: int = 32,
+    stem: str = "auto",
+    init: str = "kaiming_fan_out",
+    head_bias: bool = True,
+    seed: int | None = None,
+) -> ImageClassifier:
+    """Build an untrained network on the CPU.
+
+    Args:
+        name: one of :func:`known_models`, or ``timm:NAME``.
+        num_classes: K, the number of logits.
+        in_channels: 1 for gray, 3 for colour.
+        image_size: side of the square images in pixels. It chooses the stem under ``auto``, and fixes the input size of
+            ``mlp`` and of vision transformers.
+        stem: first layers of a ResNet. ``cifar``: 3x3 convolution with stride 1 and no max-pool; ``imagenet``: 7x7 with
+            stride 2 and max-pool; ``auto``: ``cifar`` up to 64 px, ``imagenet`` above. Other networks have one stem.
+        init: ``kaiming_fan_out``, ``torch`` or ``zero_residual``; see :func:`gence.models.initialise.initialise`. The
+            head always has PyTorch's default initialisation.
+        head_bias: whether the head has a bias.
+        seed: where given, initialisation depends on it alone and the global generator is left as it was; otherwise the
+            global generator is used.
+
+    Returns:
+        An :class:`ImageClassifier` with ``features(x)`` and ``head``.
+
+    Raises:
+        ValueError: an unknown name, stem or init, a size that the network cannot take, or a stem it does not have.
+
+    >>> model = create_model("small_cnn", num_classes=10, in_channels=1, image_size=8, seed=0)
+    >>> model(torch.zeros(2, 1, 8, 8)).shape
+    torch.Size([2, 10])
+    """
+    for argument, value in (("num_classes", num_classes), ("in_channels", in_channels), ("image_size", image_size)):
+        if value < 1:
+            raise ValueError(f"{argument} must be at least 1, got {value}")
+    if stem not in STEMS:
+        raise ValueError(f"stem must be one of {', '.join(STEMS)}, got {stem!r}")
+    if init not in INITS:
+        raise ValueError(f"init must be one of {', '.join(INITS)}, got {init!r}")
+    # devices=[]: everything is built on the CPU, so the generators of GPUs are neither read nor moved.
+    with nullcontext() if seed is None else torch.random.fork_rng(devices=[]):
+        if seed is not None:
+            torch.default_generator.manual_seed(seed)
+        backbone = _create_backbone(name, in_channels=in_channels, image_size=image_size, stem=stem)
+        initialise(backbone, init)
+        head = nn.Linear(backbone.width, num_classes, bias=head_bias)
+    return ImageClassifier(backbone.module, head)
+
+
+def _create_backbone(name: str, *, in_channels: int, image_size: int, stem: str) -> Backbone:
+    if name.startswith("timm:"):
+        return timm_backbone(name.removeprefix("timm:"), in_channels=in_channels, image_size=image_size, stem=stem)
+    if name not in _BACKBONES:
+        nearest = difflib.get_close_matches(name, known_models(), n=1, cutoff=0.4)
+        hint = f"; the nearest is {nearest[0]!r}" if nearest else ""
+        raise ValueError(
+            f"unknown model {name!r}{hint}; known: {', '.join(known_models())}, and timm:NAME for any timm network"
+        )
+    return _BACKBONES[name](in_channels=in_channels, image_size=image_size, stem=stem)
