@@ -1,0 +1,346 @@
+"""The store: a folder in which each run is one record named by its key.
+
+    records/ab/abcdef0123456789.json   one run
+    records.jsonl                      many runs packed into one file (`Store.pack`), as a repository keeps them
+    predictions/ab/abcdef0123456789.npz  compact predictions, where they were kept
+    failures/, claims/                 what went wrong, and who is doing what now
+    cache/                             made from the records, can be deleted at any time
+
+Records are written once, whole, and never changed, so any number of processes on any number of machines may write and
+read at the same time, and stores made on different days combine (`Store.merge`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock
+
+from gence.experiment import atomic, records
+from gence.experiment.atomic import StoreError
+from gence.experiment.environment import environment_record
+from gence.experiment.index import cached_rows
+from gence.experiment.records import Record
+from gence.experiment.result import RunResult
+from gence.experiment.spec import RunSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+__all__ = ["CheckReport", "MergeReport", "Store", "StoreError"]
+
+
+@dataclass(frozen=True)
+class MergeReport:
+    """What a merge did: keys added, keys both had with the same outcome, and keys whose outcomes differ.
+
+    Of two records that differ the older one is kept, so that merging in either order gives the same store.
+    """
+
+    added: tuple[str, ...] = ()
+    same: tuple[str, ...] = ()
+    conflicts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What a check found: how many records are sound, what is wrong, and files left by killed processes."""
+
+    sound: int = 0
+    problems: tuple[str, ...] = ()
+    leftovers: tuple[Path, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether every record is sound (leftovers harm nobody)."""
+        return not self.problems
+
+
+@dataclass
+class _Pack:
+    """Where each record stands in `records.jsonl`, for one state of that file."""
+
+    signature: tuple[int, int] | None = None
+    places: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+
+class Store:
+    """A folder of records.
+
+    Args:
+        path: the folder; it is made when the first record is written.
+        must_exist: raise `StoreError` if there is no such folder (for commands that only read).
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, must_exist: bool = False) -> None:
+        self.root = Path(path)
+        self._pack = _Pack()
+        if self.root.exists() and not self.root.is_dir():
+            raise StoreError(f"the store {self.root} is a file; a store is a folder")
+        if must_exist and not self.root.is_dir():
+            raise StoreError(f"there is no store at {self.root}; check the path, or make one with `gence run`")
+
+    def __repr__(self) -> str:
+        return f"Store({str(self.root)!r})"
+
+    # ---- writing
+
+    def write(self, spec: RunSpec, result: RunResult, environment: Mapping[str, Any] | None = None) -> bool:
+        """Record a run; return False, and change nothing, if its record is there already."""
+        if self.has(spec.key):
+            return False
+        sha = None
+        if result.predictions is not None:
+            data = _npz(result.predictions)
+            sha = hashlib.sha256(data).hexdigest()
+            # Before the record: whoever sees the record finds its predictions. Another's without a record may go.
+            atomic.replace(self._predictions_path(spec.key), data)
+        line = records.encode(spec, result, environment_record() if environment is None else environment, sha)
+        return atomic.create(self._record_path(spec.key), line + b"\n")
+
+    def ensure_writable(self) -> None:
+        """Raise `StoreError` now, rather than after hours of training, if nothing can be written here."""
+        probe = self.root / "cache" / f"probe-{os.getpid()}"
+        atomic.replace(probe, b"x" * 4096)
+        probe.unlink(missing_ok=True)
+
+    # ---- reading
+
+    def has(self, key: str) -> bool:
+        """Return whether the run with this key is recorded."""
+        return self._record_path(key).exists() or key in self._packed()
+
+    def keys(self) -> set[str]:
+        """Return the keys of all recorded runs, from names alone: no record is opened."""
+        # Loose files before the pack: a record on its way into the pack is then seen at least once.
+        return {key for key, _ in self._loose()} | set(self._packed())
+
+    def missing(self, specs: Iterable[RunSpec]) -> list[RunSpec]:
+        """Return the specs that are not recorded, each once, in the order given."""
+        present = self.keys()
+        wanted = {spec.key: spec for spec in specs}
+        return [spec for key, spec in wanted.items() if key not in present]
+
+    def read(self, key: str) -> Record:
+        """Return one record; raise `StoreError` if it is absent, was edited, or is of a newer version."""
+        return records.decode(self.line(key), self._where(key))
+
+    def records(self, keys: Iterable[str] | None = None) -> Iterator[Record]:
+        """Yield the records with these keys (all of them by default), in the order of their keys."""
+        for key in sorted(self.keys() if keys is None else keys):
+            yield self.read(key)
+
+    def line(self, key: str) -> bytes:
+        """Return a record as it is stored, without the newline."""
+        try:
+            return self._record_path(key).read_bytes().rstrip(b"\n")
+        except FileNotFoundError:
+            place = self._packed().get(key)
+        if place is None:
+            raise StoreError(f"the store {self.root} has no record {key}")
+        with self.pack_path.open("rb") as file:
+            file.seek(place[0])
+            return file.read(place[1]).rstrip(b"\n")
+
+    def predictions(self, key: str) -> dict[str, np.ndarray] | None:
+        """Return the compact predictions of a run, or None where none were kept."""
+        path = self._predictions_path(key)
+        if not path.exists():
+            return None
+        import numpy as np
+
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+
+    def frame(self) -> pd.DataFrame:
+        """Return one row a record: the spec's fields, status, device, commit and every metric.
+
+        Nested fields have dotted columns ("recipe.lr", "subset.n", "loss.anchor"); "loss" is the string form, "recipe"
+        the recipe's name, or "custom-" and a hash. Metrics stand under their own names.
+        """
+        import pandas as pd
+
+        frame = pd.DataFrame(cached_rows(self))
+        return frame.sort_values("key", ignore_index=True) if len(frame) else pd.DataFrame(columns=["key", "status"])
+
+    def export_parquet(self, path: str | os.PathLike[str]) -> int:
+        """Write `frame()` to a Parquet file; return the number of rows."""
+        frame = self.frame()
+        frame.to_parquet(path, index=False)
+        return len(frame)
+
+    def export_csv(self, path: str | os.PathLike[str]) -> int:
+        """Write `frame()` to a CSV file; return the number of rows."""
+        frame = self.frame()
+        frame.to_csv(path, index=False)
+        return len(frame)
+
+    # ---- keeping house
+
+    def merge(self, other: Store) -> MergeReport:
+        """Take over the records (and predictions) of another store; of two that differ the older is kept."""
+        added, same, conflicts = [], [], []
+        mine = self.keys()
+        for key in sorted(other.keys()):
+            theirs = other.line(key)
+            outcome, created = records.outcome_of(theirs, other._where(key))
+            if key not in mine:
+                self._take(key, theirs, other)
+                added.append(key)
+                continue
+            own_outcome, own_created = records.outcome_of(self.line(key), self._where(key))
+            if outcome == own_outcome:
+                same.append(key)
+                continue
+            conflicts.append(key)
+            if (created, theirs) < (own_created, self.line(key)):
+                self._take(key, theirs, other)
+        return MergeReport(added=tuple(added), same=tuple(same), conflicts=tuple(conflicts))
+
+    def pack(self) -> int:
+        """Move all loose records into `records.jsonl`; return how many the file now holds.
+
+        Predictions stay where they are. Others may read and write meanwhile.
+        """
+        with self._pack_lock():
+            loose = dict(self._loose())
+            lines = {key: self.line(key) for key in sorted({*loose, *self._packed()})}
+            for key, line in lines.items():
+                records.verified_body(line, self._where(key))
+            self._write_pack(lines)
+            for path in loose.values():
+                path.unlink(missing_ok=True)
+        return len(lines)
+
+    def check(self, *, remove_leftovers: bool = False) -> CheckReport:
+        """Read everything; return what is not as it was written. Nothing is changed, but leftovers if asked."""
+        problems: list[str] = []
+        sound = 0
+        loose = dict(self._loose())
+        for key in sorted({*loose, *self._packed()}):
+            try:
+                record = self.read(key)
+                if record.key != key:
+                    raise StoreError(f"{self._where(key)} holds the record {record.key}; rename or remove it")
+                self._check_predictions(record)
+                sound += 1
+            except StoreError as error:
+                problems.append(str(error))
+        problems += [f"{path} is not named like a record" for path in self._strangers()]
+        if self.pack_path.exists():
+            with self.pack_path.open("rb") as file:
+                problems += [
+                    f"{self.pack_path}:{number} is not a record: it was cut short or reformatted"
+                    for number, line in enumerate(file, start=1)
+                    if records.key_of_line(line) is None
+                ]
+        leftovers = tuple(sorted(self.root.rglob(f"{atomic.TEMPORARY_PREFIX}*")))
+        if remove_leftovers:
+            for path in leftovers:
+                path.unlink(missing_ok=True)
+        return CheckReport(sound=sound, problems=tuple(problems), leftovers=leftovers)
+
+    # ---- inside
+
+    @property
+    def pack_path(self) -> Path:
+        """The file of packed records."""
+        return self.root / "records.jsonl"
+
+    def loose_files(self) -> Sequence[tuple[str, Path]]:
+        """Return the keys and files of the records that are not packed."""
+        return list(self._loose())
+
+    def packed_keys(self) -> Iterable[str]:
+        """Return the keys of the packed records."""
+        return self._packed().keys()
+
+    def _record_path(self, key: str) -> Path:
+        return self.root / "records" / key[:2] / f"{key}.json"
+
+    def _predictions_path(self, key: str) -> Path:
+        return self.root / "predictions" / key[:2] / f"{key}.npz"
+
+    def _where(self, key: str) -> str:
+        path = self._record_path(key)
+        return str(path) if path.exists() else f"{self.pack_path} (record {key})"
+
+    def _loose(self) -> Iterator[tuple[str, Path]]:
+        for path in self._record_files():
+            if path.suffix == ".json" and records.KEY_FORM.fullmatch(path.stem):
+                yield path.stem, path
+
+    def _strangers(self) -> list[Path]:
+        known = {path for _, path in self._loose()}
+        files = (path for path in self._record_files() if not path.name.startswith(atomic.TEMPORARY_PREFIX))
+        return sorted(path for path in files if path not in known)
+
+    def _record_files(self) -> Iterator[Path]:
+        try:
+            folders = [entry.path for entry in os.scandir(self.root / "records") if entry.is_dir()]
+        except FileNotFoundError:
+            return
+        for folder in folders:
+            with os.scandir(folder) as entries:
+                yield from (Path(entry.path) for entry in entries)
+
+    def _packed(self) -> dict[str, tuple[int, int]]:
+        """Return where each packed record stands; the file is scanned again only after it changed."""
+        try:
+            stat = self.pack_path.stat()
+        except FileNotFoundError:
+            return {}
+        signature = (stat.st_size, stat.st_mtime_ns)
+        if self._pack.signature != signature:
+            places: dict[str, tuple[int, int]] = {}
+            offset = 0
+            with self.pack_path.open("rb") as file:
+                for line in file:
+                    key = records.key_of_line(line)
+                    if key is not None:
+                        places[key] = (offset, len(line))
+                    offset += len(line)
+            self._pack = _Pack(signature, places)
+        return self._pack.places
+
+    def _pack_lock(self) -> FileLock:
+        (self.root / "claims").mkdir(parents=True, exist_ok=True)
+        return FileLock(self.root / "claims" / "pack.lock")
+
+    def _write_pack(self, lines: Mapping[str, bytes]) -> None:
+        atomic.replace(self.pack_path, b"".join(lines[key] + b"\n" for key in sorted(lines)))
+        self._pack = _Pack()
+
+    def _take(self, key: str, line: bytes, other: Store) -> None:
+        """Store another store's record as it is, in place of this store's own where it has one."""
+        predictions = other._predictions_path(key)
+        if predictions.exists():
+            atomic.replace(self._predictions_path(key), predictions.read_bytes())
+        if key in self._packed():
+            with self._pack_lock():
+                lines = {packed: self.line(packed) for packed in self._packed()}
+                self._write_pack({**lines, key: line})
+            self._record_path(key).unlink(missing_ok=True)
+        else:
+            atomic.replace(self._record_path(key), line + b"\n")
+
+    def _check_predictions(self, record: Record) -> None:
+        path = self._predictions_path(record.key)
+        # A packed store in a repository leaves predictions out; one that is there must be the one that was recorded.
+        if path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() != record.predictions:
+            raise StoreError(f"{path} is not what was recorded with the run; remove it or restore it")
+
+
+def _npz(arrays: Mapping[str, np.ndarray]) -> bytes:
+    import numpy as np
+
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+    return buffer.getvalue()
