@@ -1,0 +1,20 @@
+"""Data: sources, subsets, augmentation."""
+
+from gence.data.images import DataError, DataSplits, ImageSet
+from gence.data.known import SourceInfo, known_sources
+from gence.data.sources import load, load_images
+from gence.data.subsets import balanced_subset, holdout, long_tail_counts, long_tail_subset
+
+__all__ = [
+    "DataError",
+    "DataSplits",
+    "ImageSet",
+    "SourceInfo",
+    "balanced_subset",
+    "holdout",
+    "known_sources",
+    "load",
+    "load_images",
+    "long_tail_counts",
+    "long_tail_subset",
+]

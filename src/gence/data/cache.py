@@ -1,0 +1,104 @@
+"""Decoded images on disk: one safetensors file for each source, written whole or not at all, verified when read.
+
+The file's name is a hash of what the images were made from: for files path, size and modification time, for known
+data sets their checksums, and the image size. So a changed source is decoded again, and nothing has to be
+invalidated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gence.data.archives import walk_folder
+from gence.data.images import DataError, ImageSet, contents_checksum
+
+FORMAT = 1  # raise it when what is stored, or how images are decoded, changes
+_log = logging.getLogger("gence.data")
+
+
+def default_cache_dir() -> Path:
+    """`$GENCE_CACHE`, else `$XDG_CACHE_HOME/gence`, else `~/.cache/gence`."""
+    if os.environ.get("GENCE_CACHE"):
+        return Path(os.environ["GENCE_CACHE"]).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "gence"
+
+
+def cache_path(cache_dir: Path, title: str, identity: Mapping[str, Any]) -> Path:
+    """Where the images with this identity belong; `title` makes the name readable."""
+    text = json.dumps({"format": FORMAT, **identity}, sort_keys=True)
+    readable = "".join(c if c.isalnum() or c in "-_" else "_" for c in title)[:40]
+    return cache_dir / "images" / f"{readable}-{hashlib.sha256(text.encode()).hexdigest()[:20]}.safetensors"
+
+
+def file_identity(path: Path) -> dict[str, Any]:
+    """What tells one state of a file or folder from another, without reading the images."""
+    if path.is_dir():
+        digest = hashlib.sha256()
+        for root, folders, names in walk_folder(path):
+            digest.update(json.dumps([str(root), folders]).encode())
+            for name in names:
+                status = (root / name).stat()
+                digest.update(json.dumps([name, status.st_size, status.st_mtime_ns]).encode())
+        return {"folder": str(path.resolve()), "tree": digest.hexdigest()}
+    status = path.stat()
+    return {"file": str(path.resolve()), "size": status.st_size, "mtime_ns": status.st_mtime_ns}
+
+
+def write(path: Path, splits: Mapping[str, ImageSet]) -> None:
+    """Store the splits under `path`; on any failure nothing is left behind."""
+    from safetensors.torch import save
+
+    tensors, about = {}, {}
+    for split, images in splits.items():
+        tensors[f"{split}/images"], tensors[f"{split}/labels"] = images.images, images.labels
+        about[split] = {"classes": images.classes, "name": images.name, "checksum": images.checksum}
+    data = save(tensors, metadata={"gence": json.dumps(about)})
+    temporary: Path | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".part", delete=False) as file:
+            temporary = Path(file.name)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException as error:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise DataError(
+                f"cannot write {len(data) / 2**20:.0f} MiB of decoded images to {path.parent}: "
+                f"{error.strerror or error}; free some space, name another folder by GENCE_CACHE or cache_dir, "
+                "or do without (cache=False)"
+            ) from error
+        raise
+
+
+def read(path: Path) -> dict[str, ImageSet] | None:
+    """The splits stored under `path`; None if there are none or they fail verification (then they are made anew)."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            splits = {}
+            for split, about in json.loads(file.metadata()["gence"]).items():
+                # Copies: the tensors safetensors returns live in the mapped file, which may be replaced.
+                images, labels = file.get_tensor(f"{split}/images").clone(), file.get_tensor(f"{split}/labels").clone()
+                classes = tuple(about["classes"])
+                if contents_checksum(images, labels, classes) != about["checksum"]:
+                    raise DataError(f"checksum of {split} differs")
+                splits[split] = ImageSet(images, labels, classes, about["name"], about["checksum"])
+            return splits
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+        _log.warning("the cache file %s is damaged (%s); the images are decoded again", path, error)
+        return None
