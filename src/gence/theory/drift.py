@@ -1,0 +1,149 @@
+"""Why the class marginal is almost free under GenCE: curvature and loss along the class-bias directions z -> z + b.
+
+Adding b to every row's logits moves the predicted marginal and nothing else that GenCE looks at: it ranks samples
+within a class. The Hessian in b is, with A_j = diag(p_j) - p_j p_j^T and omega_jk = p_jk / S_k,
+
+    H = (1/n) sum_j A_j - sum_k rho_k [ sum_j omega_jk A_j - Cov_{omega_k}(p_j) ],      rho_k = T_k/n - anchor * pi_k,
+
+where cross-entropy has rho = 0. Once the marginal is right (S = T), the A_j cancel and only the covariances are left.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from gence.losses import gen_cross_entropy
+
+
+def bias_curvature(logits: Tensor, target: Tensor, *, anchor: float = 0.0, prior: Tensor | None = None) -> Tensor:
+    """Hessian (K, K) of anchored GenCE along class-bias directions, at b = 0, for any batch of logits.
+
+    Args:
+        logits: (n, K), of a network or a toy; no gradient is kept.
+        target: class indices (n,).
+        anchor: 0 for the paper's loss; 1 with ``prior=None`` gives cross-entropy's curvature.
+        prior: (K,) of the anchor; the batch's own label distribution when None.
+
+    Returns:
+        Symmetric float64 matrix with the all-ones vector in its null space. It may have negative eigenvalues: GenCE is
+        not convex in b.
+
+    >>> logits = torch.eye(3).repeat(4, 1)
+    >>> target = torch.arange(3).repeat(4)
+    >>> plain, anchored = (bias_curvature(logits, target, anchor=a).trace().item() for a in (0.0, 1.0))
+    >>> round(plain, 3), round(anchored, 3)
+    (0.077, 0.578)
+    """
+    n, K = _check_batch(logits, target)
+    p = logits.detach().double().softmax(1)  # (n, K)
+    omega = logits.detach().double().log_softmax(1).softmax(0)  # (n, K): each column sums to 1, no S that underflows
+    labels = torch.bincount(target, minlength=K).double() / n  # (K,)
+    rho = labels - anchor * (labels if prior is None else prior.double())  # (K,)
+    row_weight = 1 / n - omega @ rho  # (n,): what is left of A_j
+    within = torch.diag(row_weight @ p) - p.T @ (row_weight[:, None] * p)
+    centre = omega.T @ p  # (K, K): row k is the mean of p_j under omega_k
+    second = p.T @ ((omega @ rho)[:, None] * p)  # sum_k rho_k sum_j omega_jk p_j p_j^T
+    between = second - centre.T @ (rho[:, None] * centre)
+    return within + between
+
+
+def bias_profile(
+    logits: Tensor, target: Tensor, offsets: Tensor, *, anchor: float = 0.0, prior: Tensor | None = None, index: int = 0
+) -> Tensor:
+    """Loss of a batch when offset b is added to the logit of class ``index``, for each b of ``offsets``, float64."""
+    _, K = _check_batch(logits, target)
+    direction = torch.nn.functional.one_hot(torch.tensor(index), K).double()
+    z = logits.detach().double()
+    prior = None if prior is None else prior.double()
+    losses = [gen_cross_entropy(z + b * direction, target, anchor=anchor, prior=prior) for b in offsets.double()]
+    return torch.stack(losses)
+
+
+def toy_logits(classes: int, sharpness: float, per_class: int = 1) -> tuple[Tensor, Tensor]:
+    """The symmetric toy: each sample gives its own class probability ``sharpness`` and shares the rest evenly.
+
+    Returns:
+        Logits (classes * per_class, classes) in float64 and targets.
+    """
+    _check_toy(classes, sharpness)
+    margin = math.log(sharpness) - math.log((1 - sharpness) / (classes - 1))
+    target = torch.arange(classes).repeat(per_class)
+    return margin * torch.nn.functional.one_hot(target, classes).double(), target
+
+
+def toy_curvature(classes: int, sharpness: float, *, anchor: float = 0.0) -> float:
+    """Closed form of the toy's curvature in any direction b with sum_k b_k = 0 and |b| = 1.
+
+    With r = p - (1 - p)/(K - 1), which is 0 for a guess and 1 for certainty,
+
+        CE: (1 - r^2) / K        GenCE: r^2 (1 - r^2) / K        anchored: (1 - a) GenCE + a CE.
+
+    GenCE has a fraction r^2 of CE's curvature: none while the network guesses. All three vanish as p -> 1; there the
+    difference is in how far the flat part reaches (``toy_plateau``).
+
+    >>> toy_curvature(10, 0.1), toy_curvature(10, 0.1, anchor=1.0)
+    (0.0, 0.1)
+    """
+    _check_toy(classes, sharpness)
+    r = sharpness - (1 - sharpness) / (classes - 1)
+    discriminative = (1 - r * r) / classes
+    return (1 - anchor) * r * r * discriminative + anchor * discriminative
+
+
+def toy_profile(classes: int, sharpness: float, offsets: Tensor, *, anchor: float = 0.0) -> Tensor:
+    """Closed form of the toy's loss when b is added to one class's logit, less its value at b = 0, for each b.
+
+    Args:
+        classes: K.
+        sharpness: probability p of the own class at b = 0.
+        offsets: any shape.
+        anchor: 0 for GenCE, 1 for CE (batch's own prior).
+    """
+    _check_toy(classes, sharpness)
+    K, b = classes, offsets.double()
+    b = torch.cat([b.flatten(), b.new_zeros(1)])  # the last entry is the reference
+    m = torch.full_like(b, math.log(sharpness) - math.log((1 - sharpness) / (K - 1)))
+    zero = torch.zeros_like(b)
+    log_others = math.log(K - 1)
+    log_z_own = torch.logaddexp(m + b, zero + log_others)  # a sample of the shifted class
+    rest = torch.logaddexp(m, zero + math.log(K - 2)) if K > 2 else m
+    log_z_other = torch.logaddexp(b, rest)  # a sample of any other class
+    log_s_own = torch.logaddexp(m + b - log_z_own, b + log_others - log_z_other)
+    log_s_other = torch.logaddexp(-log_z_own, rest - log_z_other)
+    cross_entropy = ((log_z_own - m - b) + (K - 1) * (log_z_other - m)) / K
+    marginal = (log_s_own + (K - 1) * log_s_other) / K
+    loss = cross_entropy + (1 - anchor) * marginal
+    return (loss[:-1] - loss[-1]).view(offsets.shape)
+
+
+def toy_plateau(classes: int, *, anchor: float = 0.0) -> float:
+    """What it costs a perfectly sharp toy to call everything one class: (log K) / K, or infinity with an anchor.
+
+    As b grows, the other K - 1 columns keep their shape and pay nothing; the winning column becomes constant over all
+    samples and pays log K, for 1/K of the samples. A bounded cost has no restoring force at its far end.
+
+    >>> round(toy_plateau(10), 3)
+    0.23
+    """
+    if classes < 2:
+        raise ValueError(f"classes: expected at least 2, got {classes}.")
+    return math.log(classes) / classes if anchor == 0 else math.inf
+
+
+def _check_batch(logits: Tensor, target: Tensor) -> tuple[int, int]:
+    if logits.dim() != 2 or target.shape != logits.shape[:1]:
+        raise ValueError(
+            f"logits, target: expected (n, K) and (n,), got {tuple(logits.shape)} and {tuple(target.shape)}; "
+            "flatten dense inputs to rows first."
+        )
+    return logits.shape[0], logits.shape[1]
+
+
+def _check_toy(classes: int, sharpness: float) -> None:
+    if classes < 2:
+        raise ValueError(f"classes: expected at least 2, got {classes}.")
+    if not 0 < sharpness < 1:
+        raise ValueError(f"sharpness: expected a probability strictly between 0 and 1, got {sharpness}.")

@@ -1,0 +1,138 @@
+"""Scoring rules on a finite input space, pointwise and non-local, each as a table of scores.
+
+A score is called with log-forecasts (m, K) and the population, and returns (m, K): entry (x, k) is what the forecast
+pays when label k is seen at input x (the paper's non-local scoring rule S(p, x, y)). A pointwise rule looks at row x
+alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from gence.theory.kernels import Population, check_weights
+
+
+class Score(Protocol):
+    """A scoring rule; any callable of this shape can be given to ``risk`` and ``minimise``."""
+
+    def __call__(self, log_forecast: Tensor, population: Population) -> Tensor:
+        """Return the (m, K) table of scores."""
+        ...
+
+
+@dataclass(frozen=True)
+class Pointwise:
+    """A classical scoring rule: ``rule`` maps log-forecasts (m, K) to scores (m, K), row by row."""
+
+    rule: Callable[[Tensor], Tensor]
+
+    def __call__(self, log_forecast: Tensor, population: Population) -> Tensor:
+        """Return the (m, K) table of scores; the population has no say."""
+        del population
+        return self.rule(log_forecast)
+
+
+def cross_entropy() -> Pointwise:
+    """-log p_y. Strictly proper."""
+    return Pointwise(torch.neg)
+
+
+def brier() -> Pointwise:
+    """sum_k (p_k - 1[k = y])^2 = sum_k p_k^2 - 2 p_y + 1. Strictly proper."""
+
+    def rule(log_forecast: Tensor) -> Tensor:
+        p = log_forecast.exp()
+        return p.square().sum(1, keepdim=True) - 2 * p + 1
+
+    return Pointwise(rule)
+
+
+def mean_absolute_error() -> Pointwise:
+    """2 (1 - p_y). Not proper: linear in p, so its minimiser is the mode with certainty."""
+
+    def rule(log_forecast: Tensor) -> Tensor:
+        return -2 * torch.expm1(log_forecast)
+
+    return Pointwise(rule)
+
+
+def generalised_cross_entropy(q: float = 0.7) -> Pointwise:
+    """(1 - p_y^q) / q. Not proper for 0 < q < 1: its minimiser is ``generalised_cross_entropy_minimiser``."""
+    _check_exponent(q)
+
+    def rule(log_forecast: Tensor) -> Tensor:
+        return -torch.expm1(q * log_forecast) / q
+
+    return Pointwise(rule)
+
+
+def focal(gamma: float = 2.0) -> Pointwise:
+    """-(1 - p_y)^gamma log p_y. Not proper for gamma > 0: its minimiser is flatter than the truth."""
+    if gamma < 0:
+        raise ValueError(f"gamma: expected gamma >= 0, got {gamma}.")
+
+    def rule(log_forecast: Tensor) -> Tensor:
+        return -((-torch.expm1(log_forecast)) ** gamma) * log_forecast
+
+    return Pointwise(rule)
+
+
+@dataclass(frozen=True, eq=False)
+class GenCE:
+    """GenCE as a non-local score, anchored if asked: S(p, x, k) = -log p(k|x) + log s_k + anchor * KL(prior || s).
+
+    s_k = E_x p(k|x). With ``prior=None`` the anchor is the labels' own distribution: the population's class marginal
+    here, the batch's label distribution in a finite batch.
+
+    Attributes:
+        anchor: strength a >= 0; 0 is the paper's loss.
+        prior: (K,) class distribution the anchor pulls to. A prior that is not the population's makes the score
+            improper.
+    """
+
+    anchor: float = 0.0
+    prior: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if not self.anchor >= 0:
+            raise ValueError(f"anchor: expected anchor >= 0, got {self.anchor}.")
+        if self.prior is not None:
+            object.__setattr__(self, "prior", check_weights(self.prior, self.prior.numel(), "prior"))
+
+    def __call__(self, log_forecast: Tensor, population: Population) -> Tensor:
+        """Return the (m, K) table of scores."""
+        log_marginal = (log_forecast + population.weights.log()[:, None]).logsumexp(0)  # (K,)
+        prior = population.prior if self.prior is None else self.prior
+        score: Tensor = log_marginal - log_forecast
+        return score if self.anchor == 0 else score + self.anchor * kl_from_logs(prior, log_marginal)
+
+
+def kl_from_logs(prior: Tensor, log_marginal: Tensor) -> Tensor:
+    """KL(prior || s) from prior (K,) and log s (K,), with 0 log 0 = 0."""
+    cost = torch.where(prior > 0, prior * log_marginal, 0.0)
+    information: Tensor = torch.xlogy(prior, prior).sum()
+    return information - cost.sum()
+
+
+def generalised_cross_entropy_minimiser(kernel: Tensor, q: float = 0.7) -> Tensor:
+    """Closed form of what generalised CE elicits: p_k proportional to q(k|x)^(1/(1-q)), for 0 < q < 1.
+
+    Lagrange: q(k|x) p_k^(q-1) is the same for all k. The exponent exceeds 1, so the forecast is sharper than the truth.
+    """
+    _check_exponent(q)
+    return (kernel.to(torch.float64).log() / (1 - q)).softmax(1)
+
+
+def mean_absolute_error_minimiser(kernel: Tensor) -> Tensor:
+    """Closed form of what MAE elicits: probability 1 on the likeliest class (ties go to the first)."""
+    return torch.nn.functional.one_hot(kernel.argmax(1), kernel.shape[1]).to(torch.float64)
+
+
+def _check_exponent(q: float) -> None:
+    if not 0 < q < 1:
+        raise ValueError(f"q: expected 0 < q < 1 (the limits are cross-entropy at 0 and MAE at 1), got {q}.")
