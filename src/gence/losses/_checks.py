@@ -80,6 +80,12 @@ def check_prior(prior: Tensor | None, num_classes: int | None) -> None:
             raise ValueError(f"prior: expected entries that sum to 1, got a sum of {total:g}; divide the prior by it")
 
 
+def check_positive(name: str, values: Tensor) -> None:
+    """All entries must be positive, where they can be looked at."""
+    if values_can_be_read(values) and not bool((values > 0).all()):
+        raise ValueError(f"{name}: expected positive entries only, got {float(values.min()):g}")
+
+
 def check_anchor(anchor: float | Tensor) -> None:
     """``anchor`` must not be negative; a 0-dim tensor lets a schedule change it inside a captured graph."""
     if isinstance(anchor, Tensor):
@@ -127,6 +133,8 @@ def check_two_hot(input: Tensor, target: TwoHot, num_classes: int, ignore_index:
     """The parts of a two-hot target must have one shape, that of class indices."""
     shape = _index_shape(input)
     for name, part in zip(target._fields, target, strict=True):
+        if not isinstance(part, Tensor):
+            raise TypeError(f"target.{name}: expected a tensor of shape {shape}, got {type(part).__name__}")
         if tuple(part.shape) != shape:
             raise ValueError(f"target.{name}: expected shape {shape}, got {tuple(part.shape)}")
     if not target.share.is_floating_point():
@@ -134,8 +142,8 @@ def check_two_hot(input: Tensor, target: TwoHot, num_classes: int, ignore_index:
     if ignore_index >= 0:
         raise ValueError(f"ignore_index: is for class indices, got {ignore_index} with a two-hot target")
     for name, part in (("target.first", target.first), ("target.second", target.second)):
-        _check_index_type(name, part)
-        _check_range(name, part, num_classes, ignore_index=None)
+        check_index_type(name, part)
+        check_range(name, part, num_classes, ignore_index=None)
     return target.first.shape
 
 
@@ -147,8 +155,8 @@ def check_indices(input: Tensor, target: Tensor, num_classes: int, ignore_index:
             f"target: expected class indices of shape {shape} or class probabilities of shape {tuple(input.shape)}, "
             f"got {tuple(target.shape)}"
         )
-    _check_index_type("target", target)
-    _check_range("target", target, num_classes, ignore_index)
+    check_index_type("target", target)
+    check_range("target", target, num_classes, ignore_index)
     return target.shape
 
 
@@ -157,12 +165,14 @@ def _index_shape(input: Tensor) -> tuple[int, ...]:
     return () if len(shape) == 1 else (shape[0], *shape[2:])
 
 
-def _check_index_type(name: str, index: Tensor) -> None:
+def check_index_type(name: str, index: Tensor) -> None:
+    """Class indices must be of an integer type."""
     if index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
         raise TypeError(f"{name}: expected class indices of an integer type, got dtype {index.dtype}")
 
 
-def _check_range(name: str, index: Tensor, num_classes: int, ignore_index: int | None) -> None:
+def check_range(name: str, index: Tensor, num_classes: int, ignore_index: int | None) -> None:
+    """Class indices must lie in [0, K) or equal ``ignore_index``, where they can be looked at."""
     if not values_can_be_read(index):
         return
     outside = (index < 0) | (index >= num_classes)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gence.losses import _checks
-from gence.losses.targets import Target, TwoHot, prepare_rows, reduce_rows, target_mass, target_sum
+from gence.losses.targets import Target, TwoHot, check_call, prepare_rows, reduce_rows, target_mass, target_sum
 
 
 def cross_entropy(
@@ -32,9 +32,14 @@ def cross_entropy(
     """
     if isinstance(target, TwoHot):
         return _of_log_probs(torch.neg, input, target, weight, ignore_index, reduction, label_smoothing)
-    _checks.check_logits(input)
+    check_call(input, target, weight, ignore_index, reduction, label_smoothing)
     return F.cross_entropy(
-        input, target, weight, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing
+        input,
+        target if target.is_floating_point() else target.long(),
+        weight,
+        ignore_index=ignore_index,
+        reduction=reduction,
+        label_smoothing=label_smoothing,
     )
 
 
@@ -125,11 +130,10 @@ def focal_loss(
 
     def cost(log_p: Tensor) -> Tensor:
         u = -log_p  # >= 0
-        # (1 - p)^gamma u = u^(gamma + 1) r^gamma with r = (1 - e^-u) / u, which is smooth and 1 at u = 0.
-        small = u < 1e-4
+        # Near u = 0, (1 - e^-u)^gamma u is u^(gamma + 1) to rounding, and its slope there is finite for every gamma.
+        small = u < 1e-8
         inner = torch.where(small, 1.0, u)
-        log_r = torch.where(small, -u / 2, (-(-inner).expm1() / inner).log())
-        return u ** (gamma + 1) * (gamma * log_r).exp()
+        return torch.where(small, u ** (gamma + 1), (-(-inner).expm1()) ** gamma * u)
 
     return _of_log_probs(cost, input, target, weight, ignore_index, reduction, label_smoothing)
 
@@ -167,6 +171,7 @@ def logit_adjusted_loss(
     if prior is not None:
         K = input.shape[0] if input.dim() == 1 else input.shape[1]
         _checks.check_prior(prior, K)
+        _checks.check_positive("prior", prior)
         shape = (K,) if input.dim() == 1 else (1, K, *[1] * (input.dim() - 2))
         input = input + (tau * prior.log()).to(input.dtype).reshape(shape)
     return cross_entropy(input, target, weight, ignore_index, reduction, label_smoothing)

@@ -54,21 +54,23 @@ def supcon_loss(
     _checks.check_reduction(reduction)
     if input.dim() != 2:
         raise ValueError(f"input: expected embeddings of shape (n, d), got {tuple(input.shape)}")
-    if not isinstance(target, Tensor) or target.is_floating_point():
-        seen = target.dtype if isinstance(target, Tensor) else type(target).__name__
-        raise TypeError(f"target: supcon compares rows of equal class and needs class indices, got {seen}")
+    if not isinstance(target, Tensor):
+        raise TypeError(f"target: expected a tensor of class indices, got {type(target).__name__}")
+    _checks.check_index_type("target", target)
     if tuple(target.shape) != (input.shape[0],):
         raise ValueError(f"target: expected shape ({input.shape[0]},), got {tuple(target.shape)}")
     if label_smoothing != 0.0:
         raise ValueError(f"label_smoothing: supcon has no soft targets, expected 0, got {label_smoothing}")
     if not temperature > 0.0:
         raise ValueError(f"temperature: expected a number > 0, got {temperature}")
-    if weight is not None and weight.dim() != 1:
-        raise ValueError(f"weight: expected shape (K,), got {tuple(weight.shape)}")
+    if weight is not None:
+        _checks.check_weight(weight, weight.shape[0] if isinstance(weight, Tensor) and weight.dim() == 1 else 1)
+        _checks.check_range("target", target, weight.shape[0], ignore_index)
 
     half = input.dtype in (torch.float16, torch.bfloat16)
-    z = F.normalize(input.float() if half else input, dim=1)  # (n, d)
     valid = target != ignore_index  # (n,)
+    # Not even a NaN in an ignored row may reach the products below: 0 * NaN in their gradient would spread it.
+    z = F.normalize((input.float() if half else input).masked_fill(~valid[:, None], 0.0), dim=1)  # (n, d)
     n = z.shape[0]
     itself = torch.eye(n, dtype=torch.bool, device=z.device)  # (n, n)
     others = valid[:, None] & valid[None, :] & ~itself  # (n, n)

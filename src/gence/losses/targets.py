@@ -65,6 +65,27 @@ class Rows:
         return self.valid.sum().to(self.logits.dtype)
 
 
+def check_call(
+    input: Tensor,
+    target: Target,
+    weight: Tensor | None,
+    ignore_index: int,
+    reduction: str,
+    label_smoothing: float,
+) -> torch.Size:
+    """Check the arguments that all losses share; returns the shape of the unreduced loss."""
+    _checks.check_logits(input)
+    _checks.check_reduction(reduction)
+    _checks.check_label_smoothing(label_smoothing)
+    K = input.shape[0] if input.dim() == 1 else input.shape[1]
+    _checks.check_weight(weight, K)
+    if isinstance(target, TwoHot):
+        return _checks.check_two_hot(input, target, K, ignore_index)
+    if _checks.is_probability_target(input, target):
+        return _checks.check_probabilities(input, target, ignore_index)
+    return _checks.check_indices(input, target, K, ignore_index)
+
+
 def prepare_rows(
     input: Tensor,
     target: Target,
@@ -74,25 +95,17 @@ def prepare_rows(
     label_smoothing: float,
 ) -> Rows:
     """Check the arguments that all losses share and flatten them to :class:`Rows`."""
-    _checks.check_logits(input)
-    _checks.check_reduction(reduction)
-    _checks.check_label_smoothing(label_smoothing)
-    K = input.shape[0] if input.dim() == 1 else input.shape[1]
-    _checks.check_weight(weight, K)
-
+    shape = check_call(input, target, weight, ignore_index, reduction, label_smoothing)
     dtype = compute_dtype(input)
     logits = flatten_logits(input).to(dtype)  # (n, K)
     index = probs = two_hot = valid = None
     if isinstance(target, TwoHot):
-        shape = _checks.check_two_hot(input, target, K, ignore_index)
         two_hot = TwoHot(
             target.first.reshape(-1).long(), target.second.reshape(-1).long(), target.share.reshape(-1).to(dtype)
         )
-    elif _checks.is_probability_target(input, target):
-        shape = _checks.check_probabilities(input, target, ignore_index)
+    elif target.is_floating_point():
         probs = flatten_logits(target).to(dtype)  # (n, K)
     else:
-        shape = _checks.check_indices(input, target, K, ignore_index)
         flat = target.reshape(-1).long()  # (n,)
         valid = flat != ignore_index  # (n,)
         index = torch.where(valid, flat, 0)  # (n,) any class will do for an ignored row
