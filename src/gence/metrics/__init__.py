@@ -1,0 +1,80 @@
+"""Metrics on probabilities and logits: calibration, out-of-distribution, selective prediction, statistics."""
+
+from gence.metrics.calibration import (
+    ReliabilityBins,
+    adaptive_calibration_error,
+    classwise_calibration_error,
+    expected_calibration_error,
+    maximum_calibration_error,
+    reliability_bins,
+)
+from gence.metrics.classification import (
+    balanced_accuracy,
+    brier_score,
+    confusion_matrix,
+    negative_log_likelihood,
+    per_class_accuracy,
+    top1_accuracy,
+)
+from gence.metrics.marginal import label_distribution, marginal_divergence, predicted_marginal
+from gence.metrics.ood import (
+    ScoreHistograms,
+    aupr_in,
+    aupr_out,
+    auroc,
+    fpr_at_tpr,
+    max_probability,
+    negative_energy,
+    negative_entropy,
+    score_histograms,
+)
+from gence.metrics.selective import (
+    RiskCoverage,
+    area_under_risk_coverage,
+    excess_area_under_risk_coverage,
+    risk_coverage_curve,
+)
+from gence.metrics.stats import PairedDifference, Summary, paired_difference, seeds_needed, summarize
+from gence.metrics.summary import classification_metrics, ood_metrics
+from gence.metrics.wilcoxon import holm, smallest_p, wilcoxon_signed_rank
+
+__all__ = [
+    "PairedDifference",
+    "ReliabilityBins",
+    "RiskCoverage",
+    "ScoreHistograms",
+    "Summary",
+    "adaptive_calibration_error",
+    "area_under_risk_coverage",
+    "aupr_in",
+    "aupr_out",
+    "auroc",
+    "balanced_accuracy",
+    "brier_score",
+    "classification_metrics",
+    "classwise_calibration_error",
+    "confusion_matrix",
+    "excess_area_under_risk_coverage",
+    "expected_calibration_error",
+    "fpr_at_tpr",
+    "holm",
+    "label_distribution",
+    "marginal_divergence",
+    "max_probability",
+    "maximum_calibration_error",
+    "negative_energy",
+    "negative_entropy",
+    "negative_log_likelihood",
+    "ood_metrics",
+    "paired_difference",
+    "per_class_accuracy",
+    "predicted_marginal",
+    "reliability_bins",
+    "risk_coverage_curve",
+    "score_histograms",
+    "seeds_needed",
+    "smallest_p",
+    "summarize",
+    "top1_accuracy",
+    "wilcoxon_signed_rank",
+]

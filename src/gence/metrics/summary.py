@@ -1,0 +1,94 @@
+"""All metrics of a set of predictions at once, as plain floats for a record."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gence.metrics._checks import as_logits, as_target, check_bins
+from gence.metrics.calibration import adaptive_error_of, bins_of, classwise_error_of
+from gence.metrics.classification import brier_of, confusion_of, nll_of, recall_of
+from gence.metrics.ood import aupr_in, aupr_out, auroc, fpr_at_tpr, negative_energy, negative_entropy_of
+from gence.metrics.selective import curve_of
+
+
+def classification_metrics(logits: Tensor, target: Tensor, bins: int = 15) -> dict[str, float]:
+    """Accuracy, likelihood and calibration of a labelled set; shares are fractions of 1, not per cent.
+
+    Keys: accuracy, balanced_accuracy, nll, brier, ece, adaptive_ece, classwise_ece, mce, aurc, mean_confidence.
+
+    Args:
+        logits: (n, K).
+        target: (n,) class indices.
+        bins: bins of every calibration error.
+
+    Example:
+        >>> import torch
+        >>> found = classification_metrics(torch.tensor([[99.0, 0.0], [0.0, 99.0]]), torch.tensor([0, 0]))
+        >>> found["accuracy"], found["ece"], found["brier"]
+        (0.5, 0.5, 1.0)
+    """
+    check_bins(bins)
+    values = as_logits(logits)
+    labels = as_target(target, values)
+    log_probs = values.log_softmax(dim=1)
+    probs = values.softmax(dim=1)  # (n, K)
+    # The class comes from the logits: softmax rounds tiny differences away.
+    predicted, confidence = values.argmax(dim=1), probs.amax(dim=1)
+    correct = predicted == labels
+    reliability = bins_of(confidence, correct, bins)
+    recall = recall_of(confusion_of(predicted, labels, values.shape[1]))
+    found = {
+        "accuracy": correct.double().mean(),
+        "balanced_accuracy": recall.nanmean(),
+        "nll": nll_of(log_probs, labels),
+        "brier": brier_of(probs, labels),
+        "ece": reliability.expected_error,
+        "adaptive_ece": adaptive_error_of(confidence, correct, bins),
+        "classwise_ece": classwise_error_of(probs, labels, bins),
+        "mce": reliability.maximum_error,
+        "aurc": curve_of(confidence, correct).risk.mean(),
+        "mean_confidence": confidence.mean(),
+    }
+    return dict(zip(found, torch.stack(list(found.values())).tolist(), strict=True))  # one read from the device
+
+
+def ood_metrics(id_logits: Tensor, ood_logits: Tensor) -> dict[str, float]:
+    """AUROC, FPR at 95 % TPR and both AUPR, with ID as positive, by entropy, confidence and energy (temperature 1).
+
+    Keys: auroc_*, fpr95_*, aupr_in_*, aupr_out_* with * one of entropy, confidence, energy.
+
+    Args:
+        id_logits: (n, K) of inputs from the training distribution.
+        ood_logits: (m, K) of other inputs, normalised with the same statistics.
+
+    Example:
+        >>> import torch
+        >>> found = ood_metrics(torch.tensor([[9.0, 0.0]]), torch.tensor([[0.0, 0.0]]))
+        >>> found["auroc_entropy"], found["fpr95_confidence"]
+        (1.0, 0.0)
+    """
+    inside, outside = as_logits(id_logits, "id_logits"), as_logits(ood_logits, "ood_logits")
+    if inside.shape[1] != outside.shape[1]:
+        raise ValueError(
+            f"ood_logits: {outside.shape[1]} classes were given, {inside.shape[1]} expected as in id_logits: both "
+            f"must come from the same network."
+        )
+    found: dict[str, Tensor] = {}
+    inside_scores, outside_scores = _scores(inside), _scores(outside)
+    for name in inside_scores:
+        pair = (inside_scores[name], outside_scores[name])
+        found[f"auroc_{name}"] = auroc(*pair)
+        found[f"fpr95_{name}"] = fpr_at_tpr(*pair, tpr=0.95)
+        found[f"aupr_in_{name}"] = aupr_in(*pair)
+        found[f"aupr_out_{name}"] = aupr_out(*pair)
+    return dict(zip(found, torch.stack(list(found.values())).tolist(), strict=True))
+
+
+def _scores(logits: Tensor) -> dict[str, Tensor]:
+    probs = logits.softmax(dim=1)
+    return {
+        "entropy": negative_entropy_of(probs),
+        "confidence": probs.amax(dim=1),
+        "energy": negative_energy(logits),
+    }
