@@ -10,33 +10,23 @@ it must list every file below it, and every file is verified against it.
 from __future__ import annotations
 
 import gzip
-import hashlib
 import os
-import re
 import stat
 import struct
 import tarfile
 import tempfile
 import threading
 import zipfile
-import zlib
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from gence.data.containers import DAMAGED, Container
 from gence.data.images import DataError
 
 ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
-SUMS_NAME = "SHA256SUMS"
-MAX_FILE_BYTES = 256 * 2**20  # one image file, unpacked
 MAX_UNPACK_RATIO, MIN_UNPACK_LIMIT = 100, 2**30  # a .tar.gz may unpack to the larger of 100 times its size and 1 GiB
-
-_CORRUPT = (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, struct.error, EOFError)
-# What Python's readers raise for damaged fields besides their own errors: unknown compression, a set encryption
-# bit, names in no encoding, offsets before the start or beyond any file.
-_DAMAGED = (*_CORRUPT, NotImplementedError, RuntimeError, ValueError, OverflowError, OSError, KeyError, IndexError)
 
 
 def is_archive(path: Path) -> bool:
@@ -63,68 +53,6 @@ def walk_folder(path: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
         folders[:] = sorted(f for f in folders if os.path.realpath(Path(root, f)) not in seen)
         seen.update(os.path.realpath(Path(root, f)) for f in folders)
         yield Path(root), list(folders), sorted(names)
-
-
-class Container(ABC):
-    """Files below one root. Names use "/" and are relative; `read` may be called from several threads."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.files: dict[str, int] = {}  # name -> size in bytes
-        self.folders: set[str] = set()
-        self._sums: dict[str, str] = {}
-
-    @abstractmethod
-    def _bytes(self, name: str) -> bytes:
-        """The file's bytes, unverified."""
-
-    def close(self) -> None:  # noqa: B027 - a folder has nothing to close
-        """Let go of open files."""
-
-    def where(self, name: str) -> str:
-        """How messages call the file."""
-        return f"{self.path}: {name}"
-
-    def read(self, name: str) -> bytes:
-        """The file's bytes, verified by whatever checksum there is."""
-        try:
-            data = self._bytes(name)
-        except DataError:
-            raise
-        except _DAMAGED as error:
-            raise DataError(f"{self.where(name)} cannot be read: {error}; the file is damaged, get it again") from error
-        expected = self._sums.get(name)
-        if expected is not None and hashlib.sha256(data).hexdigest() != expected:
-            raise DataError(f"{self.where(name)} does not match its line in {SUMS_NAME}; get the file again")
-        return data
-
-    def _add(self, raw_name: str, size: int, is_folder: bool) -> str:
-        name = checked_name(raw_name, self.path)
-        if is_folder:
-            self.folders.add(name)
-            return name
-        if name in self.files:
-            raise DataError(f"{self.where(name)} is there twice; an archive may hold each name once")
-        if size > MAX_FILE_BYTES:
-            raise DataError(
-                f"{self.where(name)} would unpack to {size} bytes; the limit for one file is {MAX_FILE_BYTES}"
-            )
-        self.files[name] = size
-        return name
-
-    def _load_sums(self) -> None:
-        for sums in [name for name in self.files if name.rpartition("/")[2] == SUMS_NAME]:
-            prefix = sums[: -len(SUMS_NAME)]
-            listed = _parse_sums(self.read(sums), self.where(sums))
-            present = {
-                name[len(prefix) :]
-                for name in self.files
-                if name.startswith(prefix) and not is_ignored(name) and name.rpartition("/")[2] != SUMS_NAME
-            }
-            for name in sorted(present ^ set(listed)):
-                problem = "is not listed in" if name in present else "is missing, but listed in"
-                raise DataError(f"{self.where(prefix + name)} {problem} {sums}")
-            self._sums.update({prefix + name: digest for name, digest in listed.items()})
 
 
 class _Folder(Container):
@@ -240,36 +168,13 @@ def open_container(path: Path) -> Iterator[Container]:
         raise
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist") from error
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise DataError(f"{path} cannot be read: {error}; if it is damaged, get it again") from error
     try:
-        container._load_sums()
+        container.load_sums()
         yield container
     finally:
         container.close()
-
-
-def checked_name(name: str, path: Path) -> str:
-    """A member's name without "." parts; refused if it could point outside the folder it is unpacked to."""
-    if "\0" in name or "\\" in name or name.startswith("/") or re.match(r"[A-Za-z]:", name) or ".." in name.split("/"):
-        raise DataError(f"{path}: unsafe name {name!r}; names must be relative, with '/' and without '..'")
-    return "/".join(part for part in name.split("/") if part not in ("", "."))
-
-
-def is_ignored(name: str) -> bool:
-    """Whether the file is a leftover of a file manager: hidden, Thumbs.db, desktop.ini or below __MACOSX."""
-    parts = name.split("/")
-    return "__MACOSX" in parts or parts[-1].lower() in ("thumbs.db", "desktop.ini") or any(p[:1] == "." for p in parts)
-
-
-def _parse_sums(data: bytes, where: str) -> dict[str, str]:
-    sums: dict[str, str] = {}
-    for number, line in enumerate(data.decode("utf-8", errors="replace").splitlines(), start=1):
-        match = re.fullmatch(r"([0-9a-fA-F]{64}) [ *](?:\./)?(.+)", line)
-        if match is None:
-            raise DataError(f"{where}, line {number}: expected 64 hexadecimal digits, two blanks and a name")
-        sums[match[2]] = match[1].lower()
-    return sums
 
 
 def _zip_entry_count(file: IO[bytes]) -> int:

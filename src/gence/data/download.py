@@ -13,6 +13,7 @@ import os
 import tempfile
 import urllib.error
 import urllib.request
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -32,17 +33,16 @@ def read_downloaded(info: SourceInfo, wanted: tuple[str, ...], options: ReadOpti
     """The wanted splits of a named data set, downloaded if they are not in the cache."""
     if not info.files:
         raise DataError(
-            f"{info.name} ({info.terms}) has no public download that can be verified. Bring it as {info.name}-train.zip and "
-            f"{info.name}-test.zip with one folder a class, in the folder that GENCE_DATA names; or pass the path of "
-            "your own folder or archive; or use a data set of the Hugging Face hub (hf:owner/name)"
+            f"{info.name} ({info.terms}) has no public download that can be verified. Bring it as "
+            f"{info.name}-train.zip and {info.name}-test.zip with one folder a class, in the folder that GENCE_DATA "
+            "names; or pass the path of your own folder or archive; or use a data set of the Hugging Face hub (hf:owner/name)"
         )
     splits: dict[str, ImageSet] = {}
     for remote in info.files:
         if remote.split in (*wanted, "all"):
             identity = {"known": info.name, "sha256": remote.sha256}
-            splits |= options.cached(
-                f"{info.name}-{remote.split}", identity, lambda remote=remote: _build(info, remote, options)
-            )
+            build = partial(_build, info, remote, options)
+            splits |= options.cached(f"{info.name}-{remote.split}", identity, build)
     return {split: splits[split] for split in wanted}
 
 
@@ -64,8 +64,8 @@ def fetch(remote: RemoteFile, folder: Path, *, progress: bool = False) -> Path:
                 f"cannot write {path}: {error.strerror or error}; free some space or set GENCE_CACHE"
             ) from error
     raise DataError(
-        f"{remote.name} could not be downloaded ({'; '.join(problems)}). Without a network, put the file into {folder}, "
-        "or archives of the images into the folder that GENCE_DATA names"
+        f"{remote.name} could not be downloaded ({'; '.join(problems)}). Without a network, put the file into "
+        f"{folder}, or archives of the images into the folder that GENCE_DATA names"
     )
 
 
@@ -135,7 +135,8 @@ def _download(url: str, remote: RemoteFile, path: Path, progress: bool) -> Path:
                 bar.advance(len(piece))
         if digest.hexdigest() != remote.sha256:
             raise DataError(
-                f"{url} has SHA-256 {digest.hexdigest()}, expected {remote.sha256}: a broken or changed download; try again"
+                f"{url} has the wrong checksum: SHA-256 {digest.hexdigest()}, expected {remote.sha256}; "
+                "the download broke or the file was changed; try again"
             )
         temporary.replace(path)
         return path

@@ -8,6 +8,8 @@ owner/name, for work without a network.
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,19 +43,18 @@ def read_hub(identifier: str, wanted: tuple[str, ...], options: ReadOptions) -> 
         chosen = {WHOLE: next(iter(parts.values()))}
     else:
         raise DataError(f"hf:{repository} has the splits {list(parts)}; expected train and test, or only one")
-    return {
-        split: options.cached(
-            f"{repository}-{split}",
-            {"hub": repository, "label": label, "fingerprint": part._fingerprint},
-            lambda split=split, part=part: {split: _decode(part, f"{repository}/{split}", label, options)},
-        )[split]
-        for split, part in chosen.items()
-    }
+    splits: dict[str, ImageSet] = {}
+    for split, part in chosen.items():
+        identity = {"hub": repository, "label": label, "fingerprint": part._fingerprint}
+        build = partial(_decode, part, repository, split, label, options)
+        splits |= options.cached(f"{repository}-{split}", identity, build)
+    return splits
 
 
-def _decode(part: Any, name: str, label: str, options: ReadOptions) -> ImageSet:
+def _decode(part: Any, repository: str, split: str, label: str, options: ReadOptions) -> dict[str, ImageSet]:
     import datasets
 
+    name = f"{repository}/{split}"
     image_column = _column(part, name, datasets.Image, "")
     label_column = _column(part, name, datasets.ClassLabel, label)
     raw = part.cast_column(image_column, datasets.Image(decode=False))
@@ -65,13 +66,12 @@ def _decode(part: Any, name: str, label: str, options: ReadOptions) -> ImageSet:
             raise DataError(f"{row} has no image")
         data = stored["bytes"]
         if data is None:
-            with open(stored["path"], "rb") as file:  # noqa: PTH123 - a name as the library gives it
-                data = file.read()
+            data = Path(stored["path"]).read_bytes()
         return decode_image(data, row, options.image_size)
 
     pixels = decode_all(list(positions), decode, progress=name if options.progress else None)
     labels = np.asarray(part.with_format("numpy")[label_column][:], dtype=np.int64)
-    return ImageSet.from_arrays(pixels, labels, part.features[label_column].names, name, layout="NCHW")
+    return {split: ImageSet.from_arrays(pixels, labels, part.features[label_column].names, name, layout="NCHW")}
 
 
 def _column(part: Any, name: str, kind: type, asked: str) -> str:

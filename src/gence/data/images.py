@@ -102,7 +102,7 @@ class ImageSet:
         Exact integer sums underneath, so the result does not depend on the order of the images.
 
         >>> import torch
-        >>> pair = ImageSet.from_arrays(torch.tensor([0, 255], dtype=torch.uint8).reshape(2, 1, 1, 1), [0, 1])
+        >>> pair = ImageSet.from_arrays(torch.tensor([0, 255], dtype=torch.uint8).reshape(2, 1, 1), [0, 1])
         >>> pair.mean_std()
         (tensor([0.5000]), tensor([0.5000]))
         """

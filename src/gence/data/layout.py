@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gence.data.archives import SUMS_NAME, Container, is_ignored
+from gence.data.containers import SUMS_NAME, Container, is_ignored
 from gence.data.images import DataError
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")

@@ -24,7 +24,8 @@ import numpy as np
 import torch
 
 from gence.data import cache as image_cache
-from gence.data.archives import ARCHIVE_SUFFIXES, Container, archive_stem, is_archive, open_container
+from gence.data.archives import ARCHIVE_SUFFIXES, archive_stem, is_archive, open_container
+from gence.data.containers import Container
 from gence.data.decode import decode_all, decode_image, fit_arrays
 from gence.data.images import DataError, DataSplits, ImageSet
 from gence.data.known import KNOWN, SourceInfo
@@ -151,15 +152,36 @@ def load_images(
     return images if channels is None else images.with_channels(channels)
 
 
-def named_archives(name: str, data_dir: Path | None) -> dict[str, Path]:
-    """The archives of a named data set that lie in `data_dir` or `$GENCE_DATA`: split -> path."""
-    if data_dir is None:
-        if not os.environ.get("GENCE_DATA"):
-            return {}
-        data_dir = Path(os.environ["GENCE_DATA"]).expanduser()
-    if not data_dir.is_dir():
-        raise DataError(f"the data folder {data_dir} does not exist; correct GENCE_DATA or data_dir")
-    return _pair(data_dir / name)
+def container_paths(source: str | Path, data_dir: Path | None) -> dict[str, Path]:
+    """The folders and archives a source consists of: {"all": path}, or {"train": path, "test": path} or one of the two.
+
+    Empty for a named data set that has to be downloaded (or is bundled) and for one of the hub.
+    """
+    if isinstance(source, str) and source in KNOWN:
+        if data_dir is None:
+            if not os.environ.get("GENCE_DATA"):
+                return {}
+            data_dir = Path(os.environ["GENCE_DATA"]).expanduser()
+        if not data_dir.is_dir():
+            raise DataError(f"the data folder {data_dir} does not exist; correct GENCE_DATA or data_dir")
+        return _pair(data_dir / source)
+    if isinstance(source, str) and source.startswith(HUB_PREFIX):
+        return {}
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return {WHOLE: path}
+    if path.is_file():
+        if not is_archive(path):
+            raise DataError(f"{path} is neither a folder nor an archive ({', '.join(ARCHIVE_SUFFIXES)})")
+        stem, dash, split = archive_stem(path).rpartition("-")
+        if not (dash and split in ("train", "test")):
+            return {WHOLE: path}
+        path = path.with_name(stem)
+    found = _pair(path)
+    if not found:
+        names = ", ".join(KNOWN)
+        raise DataError(f"{source!s} is no known data set ({names}), and no folder or archive of that name exists")
+    return found
 
 
 def read_container(path: Path, title: str, options: ReadOptions, *, allow_flat: bool = False) -> dict[str, ImageSet]:
@@ -213,41 +235,35 @@ def _read(
             from gence.data.hub import read_hub
 
             return read_hub(source[len(HUB_PREFIX) :], wanted, options)
-    path = Path(source).expanduser()
-    if path.is_dir():
-        return read_container(path, path.resolve().name, options, allow_flat=allow_flat)
-    if path.is_file():
-        if not is_archive(path):
-            raise DataError(f"{path} is neither a folder nor an archive ({', '.join(ARCHIVE_SUFFIXES)})")
-        stem, dash, split = archive_stem(path).rpartition("-")
-        if not (dash and split in ("train", "test")):
-            return read_container(path, archive_stem(path), options, allow_flat=allow_flat)
-        if len(wanted) == 1:
-            return {wanted[0]: _read_part(path, stem, split, options, allow_flat)}
-        path = path.with_name(stem)
-    archives = _pair(path)
-    if not archives:
-        known = ", ".join(KNOWN)
-        raise DataError(f"{source!s} is no known data set ({known}), and no folder or archive of that name exists")
+    paths = container_paths(source, options.data_dir)
+    if WHOLE in paths:
+        path = paths[WHOLE]
+        return read_container(path, archive_stem(path.resolve()), options, allow_flat=allow_flat)
+    archive = Path(source).expanduser()
+    if len(wanted) == 1 and archive in paths.values():
+        wanted_split = next(split for split, path in paths.items() if path == archive)
+        return {wanted[0]: _read_part(archive, wanted_split, options, allow_flat)}
     for split in wanted:
-        if split not in archives:
-            raise DataError(f"{path}-{split}.zip (or .tar, .tar.gz) is missing beside {next(iter(archives.values()))}")
-    return {split: _read_part(archives[split], path.name, split, options, allow_flat) for split in wanted}
+        if split not in paths:
+            present = next(iter(paths.values()))
+            stem = archive_stem(present).rpartition("-")[0]
+            raise DataError(f"{present} has no {stem}-{split}.zip (or .tar, .tar.gz) beside it")
+    return {split: _read_part(paths[split], split, options, allow_flat) for split in wanted}
 
 
-def _read_part(path: Path, title: str, split: str, options: ReadOptions, allow_flat: bool) -> ImageSet:
+def _read_part(path: Path, split: str, options: ReadOptions, allow_flat: bool) -> ImageSet:
     splits = read_container(path, archive_stem(path), options, allow_flat=allow_flat)
     if WHOLE not in splits:
         raise DataError(f"{path} is named as the {split} part, but holds train and test folders; rename it")
-    return _renamed(splits[WHOLE], f"{title}/{split}")
+    return _renamed(splits[WHOLE], f"{archive_stem(path).rpartition('-')[0]}/{split}")
 
 
 def _read_known(info: SourceInfo, wanted: tuple[str, ...], options: ReadOptions) -> dict[str, ImageSet]:
     if info.bundled:
         return _digits(options)
-    archives = named_archives(info.name, options.data_dir)
+    archives = container_paths(info.name, options.data_dir)
     if all(split in archives for split in wanted):
-        return {split: _read_part(archives[split], info.name, split, options, False) for split in wanted}
+        return {split: _read_part(archives[split], split, options, False) for split in wanted}
     from gence.data.download import read_downloaded
 
     return read_downloaded(info, wanted, options)
