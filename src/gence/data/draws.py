@@ -36,6 +36,6 @@ class Draws:
 
 def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Return ``tensor`` on ``device`` without making the host wait for a GPU."""
-    if device.type == "cuda" and tensor.device.type == "cpu":
+    if device.type == "cuda" and tensor.device.type == "cpu" and tensor.numel() > 0:
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
