@@ -1,0 +1,97 @@
+"""What is on disk while a cohort trains and after it: safetensors, written atomically."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from gence.experiment.spec import RunSpec
+
+if TYPE_CHECKING:
+    from gence.experiment.trainee import Trainee
+
+
+@dataclass(frozen=True)
+class SavedCohort:
+    """A cohort after some epochs."""
+
+    epoch: int
+    tensors: list[dict[str, Tensor]]
+    sums: list[list[Tensor]]
+
+
+class CohortCheckpoint:
+    """The one checkpoint file of a cohort, named by the keys of its runs."""
+
+    def __init__(self, folder: Path, specs: Sequence[RunSpec]) -> None:
+        name = hashlib.sha256("/".join(spec.key for spec in specs).encode()).hexdigest()[:16]
+        self.path = folder / f"cohort-{name}.safetensors"
+
+    def save(self, epoch: int, tensors: list[dict[str, Tensor]], sums: list[list[Tensor]]) -> None:
+        """Write the state after ``epoch`` epochs."""
+        flat = {f"run{i}/{name}": value for i, run in enumerate(tensors) for name, value in run.items()}
+        flat |= {f"sums{i}": torch.stack(run) for i, run in enumerate(sums)}
+        write_tensors(self.path, flat, {"epoch": str(epoch)})
+
+    def load(self) -> SavedCohort | None:
+        """The state that was saved, or None; a file that cannot be read was never finished and is not used."""
+        if not self.path.exists():
+            return None
+        from safetensors import SafetensorError
+
+        try:
+            flat, notes = read_tensors(self.path)
+        except SafetensorError:
+            return None
+        count = sum(name.startswith("sums") for name in flat)
+        tensors = [
+            {name.removeprefix(f"run{i}/"): value for name, value in flat.items() if name.startswith(f"run{i}/")}
+            for i in range(count)
+        ]
+        return SavedCohort(int(notes["epoch"]), tensors, [list(flat[f"sums{i}"]) for i in range(count)])
+
+    def remove(self) -> None:
+        """Delete the file: the runs are done."""
+        self.path.unlink(missing_ok=True)
+
+
+def save_model(path: Path, trainee: Trainee, offset: Tensor | None) -> None:
+    """Write a trained network with all that prediction needs: spec, classes, normalisation, marginal offset."""
+    problem = trainee.problem
+    flat = {f"model/{name}": value for name, value in trainee.model.state_dict().items()}
+    flat |= {"mean": problem.mean, "std": problem.std, "prior": problem.prior}
+    if offset is not None:
+        flat["offset"] = offset
+    shape = list(problem.train.images.shape[1:])
+    notes = {"spec": trainee.spec.to_json(), "classes": json.dumps(problem.classes), "image_shape": json.dumps(shape)}
+    write_tensors(path, flat, notes)
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], notes: dict[str, str]) -> None:
+    """Write a safetensors file so that it is there whole or not at all."""
+    from safetensors.torch import save_file
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, part, metadata=notes)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors (on the CPU) and notes of a safetensors file."""
+    from safetensors import safe_open
+
+    with safe_open(str(path), framework="pt") as file:
+        names = list(file.keys())
+        return {name: file.get_tensor(name) for name in names}, dict(file.metadata() or {})

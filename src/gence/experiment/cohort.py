@@ -1,0 +1,268 @@
+"""Many runs side by side: seeds and losses that share data and network train at once, each on a lane of its own."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from gence.experiment.checkpoint import CohortCheckpoint, save_model
+from gence.experiment.contrastive import ContrastiveTrainee
+from gence.experiment.evaluate import Evaluation, evaluate
+from gence.experiment.feed import EpochFeed
+from gence.experiment.lane import EagerLane, GraphLane, Lane
+from gence.experiment.problem import Problem, ProblemLoader
+from gence.experiment.result import RunResult
+from gence.experiment.spec import RunSpec
+from gence.experiment.trainee import Forward, Trainee, uses_bf16
+from gence.metrics import marginal_divergence
+
+COMPILE_WORTH_S = 240.0
+"""Compiling a network takes about a minute; it pays where a cohort would train longer than this."""
+
+
+@dataclass(frozen=True)
+class CohortProgress:
+    """Where a cohort stands after an epoch; ``loss`` and ``accuracy`` are the training ones, one a run."""
+
+    epoch: int
+    epochs: int
+    loss: list[float]
+    accuracy: list[float]
+    elapsed_s: float
+    left_s: float
+
+
+def train_cohort(
+    specs: Sequence[RunSpec],
+    *,
+    device: str = "auto",
+    on_epoch: Callable[[CohortProgress], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+    workdir: Path | None = None,
+    cache_dir: Path | None = None,
+    models_dir: Path | None = None,
+    compile: bool = False,
+    checkpoint_every_s: float = 60.0,
+    loader: ProblemLoader | None = None,
+) -> list[RunResult | None]:
+    """Train runs side by side and judge them.
+
+    Args:
+        specs: runs with one ``cohort_key``.
+        device: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:1".
+        on_epoch: called after each epoch.
+        should_stop: asked after each epoch; when true, a checkpoint is written and training ends.
+        workdir: where checkpoints go; with one, an interrupted cohort continues where it stopped, to the same result.
+        cache_dir: where decoded images are kept.
+        models_dir: where trained networks go, one safetensors file a run, named by its key.
+        compile: whether the network is compiled (GPU only).
+        checkpoint_every_s: seconds between checkpoints.
+        loader: a loader to reuse, so that several cohorts share what is on the device.
+
+    Returns:
+        One result a spec, in order; None for runs that were not finished because of ``should_stop``.
+
+    Raises:
+        ValueError: if the runs cannot train side by side.
+        torch.cuda.OutOfMemoryError: if they do not fit; try fewer at once.
+    """
+    if not specs:
+        return []
+    if len({spec.cohort_key for spec in specs}) > 1:
+        raise ValueError("specs: expected runs that differ in seed, loss and rate only (one cohort_key), got several")
+    cohort = Cohort(specs, resolve_device(device), cache_dir, compile, loader)
+    checkpoint = CohortCheckpoint(workdir, specs) if workdir else None
+    finished = cohort.train(on_epoch, should_stop, checkpoint, checkpoint_every_s)
+    if not finished:
+        return [None] * len(specs)
+    results = cohort.results(models_dir)
+    if checkpoint:
+        checkpoint.remove()
+    return list(results)
+
+
+def resolve_device(device: str) -> torch.device:
+    """The torch device of a name; "auto" is the first GPU, or the CPU."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(device, torch.cuda.current_device()) if device == "cuda" else torch.device(device)
+
+
+class Cohort:
+    """The state of a cohort: trainees, their lanes, and the curves so far."""
+
+    def __init__(
+        self,
+        specs: Sequence[RunSpec],
+        device: torch.device,
+        cache_dir: Path | None = None,
+        compile: bool = False,
+        loader: ProblemLoader | None = None,
+    ) -> None:
+        self.specs, self.device = list(specs), device
+        self.started = time.perf_counter()
+        loader = loader or ProblemLoader(device, cache_dir)
+        dtype = torch.bfloat16 if uses_bf16(specs[0], device) else torch.float32
+        problems: dict[int, Problem] = {}
+        feeds: dict[tuple[int, int], EpochFeed] = {}
+        forward = _compiled_forward() if compile and device.type == "cuda" else _forward
+        self.trainees: list[Trainee] = []
+        for spec in specs:
+            views = 2 if spec.loss.name == "supcon" else 1
+            if spec.seed not in problems:
+                problems[spec.seed] = loader.load(spec)
+            problem = problems[spec.seed]
+            if (spec.seed, views) not in feeds:
+                feeds[spec.seed, views] = EpochFeed(problem, spec.recipe, spec.seed, dtype, views)
+            kind = ContrastiveTrainee if views == 2 else Trainee
+            self.trainees.append(kind(spec, problem, feeds[spec.seed, views], forward))
+        self.feeds = list(feeds.values())
+        self.epochs = specs[0].recipe.epochs
+        self.steps = self.feeds[0].steps
+        self.sums: list[list[Tensor]] = [[] for _ in specs]  # per run and epoch, on the CPU
+        self.diverged = [False] * len(specs)
+        self.lanes: list[Lane] = []
+
+    def train(
+        self,
+        on_epoch: Callable[[CohortProgress], None] | None,
+        should_stop: Callable[[], bool] | None,
+        checkpoint: CohortCheckpoint | None,
+        checkpoint_every_s: float,
+    ) -> bool:
+        """Train to the last epoch; False if stopped before."""
+        start = self._resume(checkpoint)
+        self._prepare_epoch(start)
+        self.lanes = [self._create_lane(trainee) for trainee in self.trainees]
+        began = last_saved = time.perf_counter()
+        for epoch in range(start, self.epochs):
+            self._await_batches()
+            pending = [self._enqueue_epoch(i) for i in range(len(self.lanes))]
+            if epoch + 1 < self.epochs:
+                self._prepare_epoch(epoch + 1)  # while the lanes work
+            self._collect(pending)
+            if on_epoch:
+                on_epoch(self._progress(epoch, start, began))
+            stopped = should_stop is not None and epoch + 1 < self.epochs and should_stop()
+            if checkpoint and (stopped or time.perf_counter() - last_saved > checkpoint_every_s):
+                checkpoint.save(epoch + 1, [t.tensors() for t in self.trainees], self.sums)
+                last_saved = time.perf_counter()
+            if stopped:
+                return False
+        for trainee in self.trainees:
+            trainee.finish()
+        return True
+
+    def results(self, models_dir: Path | None) -> list[RunResult]:
+        """Judge every run; a run's time is its share of the cohort's."""
+        judged: list[Evaluation] = [evaluate(t.model, t.problem) for t in self.trainees]
+        if models_dir:
+            for trainee, found in zip(self.trainees, judged, strict=True):
+                save_model(models_dir / f"{trainee.spec.key}.safetensors", trainee, found.offset)
+        share = (time.perf_counter() - self.started) / len(self.specs)
+        return [
+            RunResult(
+                status="diverged" if self.diverged[i] else "done",
+                metrics=found.metrics,
+                curves=self._curves(i),
+                tables=found.tables,
+                predictions=found.predictions or None,
+                wall_s=share,
+            )
+            for i, found in enumerate(judged)
+        ]
+
+    def _resume(self, checkpoint: CohortCheckpoint | None) -> int:
+        saved = checkpoint.load() if checkpoint else None
+        if saved is None:
+            return 0
+        for trainee, tensors in zip(self.trainees, saved.tensors, strict=True):
+            trainee.load_tensors(tensors)
+        self.sums = saved.sums
+        self.diverged = [any(not math.isfinite(float(s[0])) for s in sums) for sums in saved.sums]
+        return saved.epoch
+
+    def _create_lane(self, trainee: Trainee) -> Lane:
+        if self.device.type != "cuda":
+            return EagerLane(trainee.step)
+        trainee.ensure_optimizer_state()
+        before = {name: value.detach().clone() for name, value in trainee.tensors().items()}
+        return GraphLane(trainee.step, lambda: trainee.load_tensors(before))
+
+    def _prepare_epoch(self, epoch: int) -> None:
+        for feed in self.feeds:
+            feed.prepare(epoch)
+
+    def _await_batches(self) -> None:
+        """Lanes start an epoch when its batches, made on the current stream, are there; and so does the host's queue."""
+        for lane in self.lanes:
+            if isinstance(lane, GraphLane):
+                lane.stream.wait_stream(torch.cuda.current_stream())
+
+    def _enqueue_epoch(self, i: int) -> Tensor:
+        """Enqueue an epoch of run i and the copy of its sums to the host; the copy is there when the lane is idle."""
+        trainee, lane = self.trainees[i], self.lanes[i]
+        host = torch.empty(trainee.sums.shape, dtype=trainee.sums.dtype, pin_memory=self.device.type == "cuda")
+        if self.diverged[i]:
+            return host.fill_(math.nan)
+        lane.run(self.steps)
+
+        def take_sums() -> None:
+            host.copy_(trainee.sums, non_blocking=True)
+            trainee.sums.zero_()
+
+        lane.then(take_sums)
+        return host
+
+    def _collect(self, pending: list[Tensor]) -> None:
+        for i, (lane, host) in enumerate(zip(self.lanes, pending, strict=True)):
+            lane.wait()
+            self.sums[i].append(host.double())
+            self.diverged[i] |= not math.isfinite(float(host[0]))
+
+    def _progress(self, epoch: int, start: int, began: float) -> CohortProgress:
+        elapsed = time.perf_counter() - began
+        latest = [sums[-1] for sums in self.sums]
+        return CohortProgress(
+            epoch=epoch + 1,
+            epochs=self.epochs,
+            loss=[float(s[0] / s[2]) for s in latest],
+            accuracy=[float(s[1] / s[2]) for s in latest],
+            elapsed_s=time.perf_counter() - self.started,
+            left_s=elapsed / (epoch + 1 - start) * (self.epochs - epoch - 1),
+        )
+
+    def _curves(self, i: int) -> dict[str, list[float]]:
+        trainee = self.trainees[i]
+        table = torch.stack(self.sums[i])  # (epochs, 3 + K)
+        rates = trainee.rates.view(self.epochs, self.steps)[:, 0].cpu()
+        log_marginal = table[:, 3:].clamp_min(1e-300).log()  # unnormalised: the divergence normalises
+        prior = trainee.problem.prior.cpu()
+        drift = [float(marginal_divergence(row[None], prior)) if row.isfinite().all() else math.nan
+                 for row in log_marginal]  # fmt: skip
+        curves = {
+            "epoch": list(range(1, self.epochs + 1)),
+            "train_loss": (table[:, 0] / table[:, 2]).tolist(),
+            "train_accuracy": (table[:, 1] / table[:, 2]).tolist(),
+            "marginal_kl": drift,
+            "lr": rates.tolist(),
+        }
+        return {name: [float(f"{value:.5g}") for value in values] for name, values in curves.items()}
+
+
+def _forward(model: nn.Module, images: Tensor) -> Tensor:
+    outputs: Tensor = model(images)
+    return outputs
+
+
+def _compiled_forward() -> Forward:
+    """One compiled forward for all networks of a kind: parameters are inputs of the graph, not constants in it."""
+    torch._dynamo.config.inline_inbuilt_nn_modules = True
+    compiled: Forward = torch.compile(_forward, dynamic=False)
+    return compiled

@@ -1,0 +1,82 @@
+"""How a run's steps are executed: one by one, or as a captured graph on a stream of its own.
+
+On a GPU each run of a cohort is a lane: its whole step is captured once as a CUDA graph and replayed on its own stream,
+so that the small kernels of one run fill the gaps of the others and Python costs nothing per step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+
+class Lane(Protocol):
+    """Executes a run's steps."""
+
+    def run(self, steps: int) -> None:
+        """Execute (or enqueue) this many steps."""
+
+    def then(self, work: Callable[[], None]) -> None:
+        """Execute (or enqueue) work after the steps so far."""
+
+    def wait(self) -> None:
+        """Return when everything enqueued has finished."""
+
+
+class EagerLane:
+    """Steps executed at once, for CPUs and for debugging on a GPU."""
+
+    def __init__(self, step: Callable[[], None]) -> None:
+        self.step = step
+
+    def run(self, steps: int) -> None:
+        """Execute this many steps."""
+        for _ in range(steps):
+            self.step()
+
+    def then(self, work: Callable[[], None]) -> None:
+        """Execute the work."""
+        work()
+
+    def wait(self) -> None:
+        """Nothing is ever pending."""
+
+
+class GraphLane:
+    """A captured step replayed on a stream of its own.
+
+    Args:
+        step: the whole step, free of host synchronisation; it runs a few times before capture to warm up.
+        restore: undoes what those warm-up steps did to the run's tensors, in place.
+    """
+
+    def __init__(self, step: Callable[[], None], restore: Callable[[], None], warmup_steps: int = 3) -> None:
+        self.stream = torch.cuda.Stream()
+        self.graph = torch.cuda.CUDAGraph()
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            for _ in range(warmup_steps):
+                step()
+        self.stream.synchronize()
+        with torch.cuda.graph(self.graph, stream=self.stream):
+            step()
+        with torch.cuda.stream(self.stream):
+            restore()
+        self.stream.synchronize()
+
+    def run(self, steps: int) -> None:
+        """Enqueue this many steps."""
+        with torch.cuda.stream(self.stream):
+            for _ in range(steps):
+                self.graph.replay()
+
+    def then(self, work: Callable[[], None]) -> None:
+        """Enqueue work behind the steps so far."""
+        with torch.cuda.stream(self.stream):
+            work()
+
+    def wait(self) -> None:
+        """Block the host until the lane is idle."""
+        self.stream.synchronize()

@@ -1,0 +1,101 @@
+"""What one seed of a spec trains and is judged on: its images on the device, and the statistics that come from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from gence.data import DataSplits, ImageSet, balanced_subset, holdout, load, load_images, long_tail_subset
+from gence.experiment.spec import RunSpec
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceImages:
+    """Images and labels on the device."""
+
+    images: Tensor  # uint8 (n, C, H, W)
+    labels: Tensor  # int64 (n,)
+    index: Tensor  # (n,) on the CPU: positions in the source's split
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """The data of one seed. ``judged`` is the test set, or the held-out part of the subset while tuning."""
+
+    train: DeviceImages
+    judged: DeviceImages
+    ood: dict[str, Tensor]  # name -> uint8 images
+    classes: tuple[str, ...]
+    prior: Tensor  # (K,) class distribution of the training images
+    mean: Tensor  # (C,) of the training images, on the scale of 0 to 1
+    std: Tensor
+
+
+class ProblemLoader:
+    """Loads sources once and moves what is needed to the device once, whatever number of runs share it."""
+
+    def __init__(self, device: torch.device, cache_dir: Path | None = None) -> None:
+        self.device = device
+        self.cache_dir = cache_dir
+        self._splits: dict[tuple[str, int | None], DataSplits] = {}
+        self._test: dict[tuple[str, int | None], DeviceImages] = {}
+        self._ood: dict[tuple[str, tuple[int, int, int]], Tensor] = {}
+
+    def load(self, spec: RunSpec) -> Problem:
+        """The problem of a spec; runs that differ in their loss alone get equal ones."""
+        source = (spec.data, spec.image_size)
+        if source not in self._splits:
+            self._splits[source] = load(spec.data, image_size=spec.image_size, cache_dir=self.cache_dir, progress=True)
+        splits = self._splits[source]
+        index = subset_index(spec, splits.train.labels, splits.train.num_classes)
+        if spec.subset.val_fraction > 0:
+            kept, held = holdout(splits.train.labels[index], spec.subset.val_fraction, spec.seed)
+            train_index, val_index = index[kept], index[held]
+        else:
+            train_index, val_index = index, index[:0]
+        train = splits.train.subset(train_index)
+        if spec.evaluate_on == "val":
+            judged = self._move(splits.train, val_index)
+        else:
+            if source not in self._test:
+                self._test[source] = self._move(splits.test, torch.arange(len(splits.test)))
+            judged = self._test[source]
+        mean, std = train.mean_std()
+        counts = train.counts().float()
+        return Problem(
+            train=self._move(splits.train, train_index),
+            judged=judged,
+            ood={name: self._load_ood(name, train) for name in spec.ood},
+            classes=train.classes,
+            prior=(counts / counts.sum()).to(self.device),
+            mean=mean.to(self.device),
+            std=std.clamp_min(1e-3).to(self.device),  # a constant channel would divide by 0
+        )
+
+    def _move(self, images: ImageSet, index: Tensor) -> DeviceImages:
+        return DeviceImages(images.images[index].to(self.device), images.labels[index].to(self.device), index)
+
+    def _load_ood(self, name: str, like: ImageSet) -> Tensor:
+        channels, height, _ = like.image_shape
+        key = (name, like.image_shape)
+        if key not in self._ood:
+            found = load_images(name, "test", image_size=height, cache_dir=self.cache_dir, progress=True)
+            images = found.images
+            if images.shape[1] != channels:  # gray among colour, or colour among gray
+                images = images.expand(-1, channels, -1, -1) if channels == 3 else images[:, :1]
+            self._ood[key] = images.to(self.device)
+        return self._ood[key]
+
+
+def subset_index(spec: RunSpec, labels: Tensor, num_classes: int) -> Tensor:
+    """Which training images a spec uses, before any hold-out: balanced, long-tailed, or all."""
+    subset = spec.subset
+    if subset.rho is not None:
+        n_max = None if subset.n is None else subset.n
+        return long_tail_subset(labels, subset.rho, spec.seed, n_max=n_max, num_classes=num_classes)
+    if subset.n is not None:
+        return balanced_subset(labels, subset.n, spec.seed, num_classes)
+    return torch.arange(len(labels))

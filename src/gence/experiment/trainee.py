@@ -1,0 +1,182 @@
+"""One run in training: its network, optimiser, loss and statistics, and the step that moves them.
+
+The step has no host synchronisation and takes everything that changes from tables on the device, indexed by a counter
+on the device: so the same code runs eagerly on a CPU and as a captured graph on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gence.experiment.feed import EpochFeed
+from gence.experiment.problem import Problem
+from gence.experiment.schedule import anchors, learning_rates
+from gence.experiment.seeds import stream_seed
+from gence.experiment.spec import RunSpec
+from gence.losses import TwoHot, create_loss
+from gence.models import create_model
+
+Forward = Callable[[nn.Module, Tensor], Tensor]
+
+
+class Trainee:
+    """A run in training.
+
+    Args:
+        spec: what to train.
+        problem: the data of the spec's seed.
+        feed: that seed's batches, shared with the runs of other losses.
+        forward: ``model, images -> outputs``; compiled where that pays.
+    """
+
+    def __init__(self, spec: RunSpec, problem: Problem, feed: EpochFeed, forward: Forward) -> None:
+        self.spec, self.problem, self.feed, self.forward = spec, problem, feed, forward
+        device = problem.prior.device
+        recipe = spec.recipe
+        self.num_classes = K = len(problem.classes)
+        self.bf16 = uses_bf16(spec, device)
+        self.model = self._create_model().to(device, memory_format=torch.channels_last)
+        self.criterion = create_criterion(spec, problem.prior)
+        self.trained = list(self.model.parameters())
+        table = learning_rates(recipe, feed.steps)
+        self.rates = torch.tensor(table, device=device)  # (epochs * steps,)
+        # A tensor on the GPU, so that a captured step can change it; a number on the CPU, where that is faster.
+        self.lr: Tensor | None = torch.tensor(table[0], device=device) if device.type == "cuda" else None
+        self.optimizer = self._create_optimizer(self.lr if self.lr is not None else table[0])
+        self.anchor_table = self._anchor_table(device)
+        self.average = [p.detach().clone() for p in self.trained] if recipe.ema > 0 else []
+        self.counter = torch.zeros(1, dtype=torch.long, device=device)
+        # An epoch's sums: loss, correct, rows, then the K summed predictions.
+        self.sums = torch.zeros(3 + K, device=device, dtype=torch.float64 if device.type == "cpu" else torch.float32)
+        self.steps_done = 0
+
+    def step(self) -> None:
+        """One optimisation step on the batch that the counter points to."""
+        images, target = self.feed.batch(self.counter)
+        if self.lr is not None:
+            self.lr.copy_(self.rates.index_select(0, self.counter)[0])
+        else:
+            self.optimizer.param_groups[0]["lr"] = float(self.rates[self.steps_done])
+        if self.anchor_table is not None:
+            # The loss keeps its anchor as a 0-dim tensor; writing into it reaches a captured step.
+            self.criterion.anchor.copy_(self.anchor_table.index_select(0, self.counter)[0])  # type: ignore[union-attr,operator]
+        self.optimizer.zero_grad(set_to_none=True)
+        loss, logits = self.loss(images, target)
+        loss.backward()
+        self.optimizer.step()
+        with torch.no_grad():
+            if self.average:
+                torch._foreach_lerp_(self.average, self.trained, 1 - self.spec.recipe.ema)
+            self._add_to_sums(loss, logits, target)
+            self.counter += 1
+        self.steps_done += 1
+
+    def loss(self, images: Tensor, target: Tensor | TwoHot) -> tuple[Tensor, Tensor]:
+        """The loss of a batch and its logits, in float32."""
+        with torch.autocast(images.device.type, dtype=torch.bfloat16, enabled=self.bf16):
+            logits = self.forward(self.model, images)
+        logits = logits.float()
+        return self.criterion(logits, target), logits
+
+    def finish(self) -> None:
+        """Called once after the last step: the averaged weights, if any, become the model's."""
+        with torch.no_grad():
+            for parameter, average in zip(self.trained, self.average, strict=bool(self.average)):
+                parameter.copy_(average)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor that training changes, by name: what a checkpoint holds and a warm-up must restore."""
+        found = {f"model/{name}": value for name, value in self.model.state_dict(keep_vars=True).items()}
+        for i, parameter in enumerate(self.trained):
+            for name, value in self.optimizer.state[parameter].items():
+                if isinstance(value, Tensor):
+                    found[f"optimizer/{i}/{name}"] = value
+        found |= {f"average/{i}": value for i, value in enumerate(self.average)}
+        return found | {"counter": self.counter, "sums": self.sums}
+
+    def load_tensors(self, saved: dict[str, Tensor]) -> None:
+        """Put saved tensors back in place; optimiser state that does not exist yet is created."""
+        with torch.no_grad():
+            self.ensure_optimizer_state()
+            for name, value in self.tensors().items():
+                value.copy_(saved[name])
+        self.steps_done = int(self.counter)
+
+    def _create_model(self) -> nn.Module:
+        recipe, problem = self.spec.recipe, self.problem
+        _, channels, height, _ = problem.train.images.shape
+        return create_model(
+            self.spec.model,
+            num_classes=self.num_classes,
+            in_channels=channels,
+            image_size=height,
+            stem=recipe.stem,
+            init=recipe.init,
+            head_bias=recipe.head_bias,
+            seed=stream_seed(self.spec.seed, "init"),
+        )
+
+    def _create_optimizer(self, lr: float | Tensor) -> torch.optim.Optimizer:
+        recipe = self.spec.recipe
+        if recipe.optimizer == "adamw":
+            capturable = isinstance(lr, Tensor)
+            return torch.optim.AdamW(
+                self.trained, lr, weight_decay=recipe.weight_decay, fused=True, capturable=capturable
+            )
+        return torch.optim.SGD(
+            self.trained,
+            lr,
+            momentum=recipe.momentum,
+            weight_decay=recipe.weight_decay,
+            nesterov=recipe.nesterov and recipe.momentum > 0,
+            fused=True,
+        )
+
+    def ensure_optimizer_state(self) -> None:
+        """A step with zero gradients and zero rate makes the optimiser's buffers without moving anything."""
+        if self.optimizer.state:
+            return
+        saved = [p.detach().clone() for p in self.trained]
+        for parameter in self.trained:
+            parameter.grad = torch.zeros_like(parameter)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        for parameter, value in zip(self.trained, saved, strict=True):
+            parameter.copy_(value)
+
+    def _anchor_table(self, device: torch.device) -> Tensor | None:
+        if self.spec.recipe.anchor_warmup == 0 or not getattr(self.criterion, "anchor", 0.0):
+            return None
+        table = torch.tensor(anchors(self.spec.recipe, float(self.criterion.anchor), self.feed.steps), device=device)  # type: ignore[arg-type]
+        self.criterion.anchor = table[0].clone()
+        return table
+
+    def _add_to_sums(self, loss: Tensor, logits: Tensor, target: Tensor | TwoHot) -> None:
+        rows = logits.shape[0]
+        label = torch.where(target.share >= 0.5, target.first, target.second) if isinstance(target, TwoHot) else target
+        correct = (logits.argmax(1) == label).sum()
+        head = torch.stack([loss.detach() * rows, correct.to(loss.dtype), torch.full_like(loss, rows)])
+        self.sums += torch.cat([head, logits.softmax(1).sum(0)])
+
+
+def uses_bf16(spec: RunSpec, device: torch.device) -> bool:
+    """Whether the run computes in bfloat16: "auto" means yes on a GPU."""
+    precision = spec.recipe.precision
+    return precision == "bf16" or (precision == "auto" and device.type == "cuda")
+
+
+def create_criterion(spec: RunSpec, train_prior: Tensor) -> Any:
+    """The spec's loss on the device; a prior given by name is looked up."""
+    params: dict[str, Any] = dict(spec.loss.params)
+    named = {"train": train_prior, "uniform": torch.full_like(train_prior, 1.0 / train_prior.numel())}
+    if "prior" in params:
+        if params["prior"] not in named:
+            raise ValueError(
+                f"loss {spec.loss}: prior is {params['prior']!r}; expected 'train', 'uniform', or none at all"
+            )
+        params["prior"] = named[params["prior"]]
+    return create_loss(spec.loss.name, **params).to(train_prior.device)
