@@ -24,11 +24,14 @@ class StoreError(RuntimeError):
     """The store cannot be written, or holds something it should not; the message says what to do."""
 
 
-def create(path: Path, data: bytes) -> bool:
-    """Write `data` to `path` unless it is there; return whether it was written. Nothing is ever overwritten."""
-    temporary = _written_beside(path, data)
+def create(path: Path, data: bytes, *, durable: bool = True) -> bool:
+    """Write `data` to `path` unless it is there; return whether it was written. Nothing is ever overwritten.
+
+    What need not survive a power cut (`durable=False`) is not flushed to the disk.
+    """
+    temporary = _written_beside(path, data, durable=durable)
     try:
-        return _named_once(temporary, path)
+        return _named_once(temporary, path, durable=durable)
     except OSError as error:
         raise _explained(error, path) from error
     finally:
@@ -46,15 +49,16 @@ def replace(path: Path, data: bytes) -> None:
     _flush_folder(path.parent)
 
 
-def _written_beside(path: Path, data: bytes) -> Path:
-    """Write `data` to a temporary file in the folder of `path`, flushed to the disk."""
+def _written_beside(path: Path, data: bytes, *, durable: bool = True) -> Path:
+    """Write `data` to a temporary file in the folder of `path`, flushed to the disk if it must last."""
     temporary = path.parent / f"{TEMPORARY_PREFIX}{path.name}-{uuid.uuid4().hex}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("xb") as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -62,7 +66,7 @@ def _written_beside(path: Path, data: bytes) -> Path:
     return temporary
 
 
-def _named_once(temporary: Path, path: Path) -> bool:
+def _named_once(temporary: Path, path: Path, *, durable: bool) -> bool:
     """Give a finished file its name unless the name is taken; return whether it got it."""
     try:
         # A hard link is the one call that names a whole file and fails if the name is taken, on NFS too.
@@ -75,7 +79,8 @@ def _named_once(temporary: Path, path: Path) -> bool:
         if path.exists():
             return False
         temporary.replace(path)
-    _flush_folder(path.parent)
+    if durable:
+        _flush_folder(path.parent)
     return True
 
 

@@ -60,14 +60,14 @@ class Claims:
         """Claim a run; return whether it is ours now."""
         path = self._path(key)
         data = json.dumps(_identity()).encode()
-        taken = atomic.create(path, data)
+        taken = atomic.create(path, data, durable=False)
         if not taken and self._is_stale(path):
             # Under a lock the operating system frees when its holder dies: of two that see the same dead claim, one
             # removes it, and nobody removes the new one in the belief that it is still the old.
             with self._lock():
                 if self._is_stale(path):
                     path.unlink(missing_ok=True)
-                taken = atomic.create(path, data)
+                taken = atomic.create(path, data, durable=False)
         if taken:
             self._held.add(key)
             self._beat()

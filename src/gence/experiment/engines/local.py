@@ -1,0 +1,25 @@
+"""The engine that does everything in this process, one cohort after the other."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from gence.experiment.engines import Control, fraction
+from gence.experiment.plan import Plan
+from gence.experiment.work import Task, WorkOptions, perform
+
+
+class LocalEngine:
+    """Does cohorts in this process."""
+
+    def execute(self, plan: Plan, options: WorkOptions, control: Control) -> None:
+        """Do the tasks of the plan one after the other."""
+        while not control.should_stop() and (task := plan.take()) is not None:
+            outcome = perform(task, options, should_stop=control.should_stop, on_epoch=partial(_tell, control, task))
+            plan.settle(task, outcome)
+            control.progress(task, 1.0)
+
+
+def _tell(control: Control, task: Task, progress: Any) -> None:
+    control.progress(task, fraction(progress))

@@ -1,0 +1,187 @@
+"""Grids: products and lists of runs, in Python and in TOML.
+
+A TOML grid has a base, axes whose product is taken, single runs to include, and names of its own:
+
+    [base]
+    data = "cifar100"
+    model = "vgg19"
+    recipe = "paper"
+    subset = 2000
+
+    [product]
+    loss = ["ce", "gence", "gence(anchor=0.1, prior=train)", "mine"]
+    seed = [0, 1, 2, 3, 4]
+    "recipe.lr" = [0.05, 0.1]
+
+    [[include]]
+    loss = { name = "focal", gamma = 3 }
+    seed = 0
+
+    [losses]
+    mine = { name = "gence", anchor = 0.3 }
+
+    [recipes.longer]
+    base = "paper"
+    epochs = 500
+
+Several grids in one file are an array of tables, `[[grid]]`, each with its own base, product and include.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gence.experiment.fields import SpecError, check_choice, check_keys
+from gence.experiment.recipe import RECIPES, Recipe, named_recipe
+from gence.experiment.spec import LossSpec, RunSpec, Subset
+
+_PARTS = ("base", "product", "include")
+_NAMES = ("recipes", "subsets", "losses")
+# What every loss takes, as torch's cross-entropy does; the loss's own parameters are in the registry.
+_SHARED_LOSS_PARAMS = ("label_smoothing",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """A product of axes over a base, and single runs beside it.
+
+    Attributes:
+        base: a spec, or the fields all runs share; dotted names reach inside ("recipe.lr").
+        product: axes, each a name and its values; every combination is a run, the last axis turning fastest.
+        include: further runs, each as changes to the base.
+
+    >>> grid = Grid(base={"data": "digits", "model": "small_cnn", "recipe": "tiny", "subset": 200},
+    ...             product={"loss": ["ce", "gence(anchor=0.1)"], "seed": range(5)})
+    >>> len(grid.specs())
+    10
+    """
+
+    base: RunSpec | Mapping[str, Any]
+    product: Mapping[str, Iterable[Any]] = field(default_factory=dict)
+    include: Sequence[Mapping[str, Any]] = ()
+
+    def specs(self) -> list[RunSpec]:
+        """Return the runs of the grid, each once, in order."""
+        axes = {name: _axis(name, values) for name, values in self.product.items()}
+        points = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+        if not axes:
+            # A grid of includes alone has no product; a bare base is one run.
+            points = [] if self.include else [{}]
+        runs = [self._run(point) for point in [*points, *self.include]]
+        check_losses(runs)
+        return list({run.key: run for run in runs}.values())
+
+    def _run(self, changes: Mapping[str, Any]) -> RunSpec:
+        if isinstance(self.base, RunSpec):
+            return self.base.replace(**changes)
+        values = {**self.base, **changes}
+        whole = {name: value for name, value in values.items() if "." not in name}
+        inside = {name: value for name, value in values.items() if "." in name}
+        return RunSpec.from_dict(whole).replace(**inside)
+
+
+def read_grid(path: str | os.PathLike[str]) -> list[RunSpec]:
+    """Read the runs of a TOML grid; an unknown or misspelt key is an error that names the nearest."""
+    try:
+        document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise SpecError(f"there is no grid file {os.fspath(path)!r}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise SpecError(f"{os.fspath(path)} is not TOML: {error}") from error
+    try:
+        return parse_grid(document)
+    except SpecError as error:
+        raise SpecError(f"{os.fspath(path)}: {error}") from error
+
+
+def parse_grid(document: Mapping[str, Any]) -> list[RunSpec]:
+    """Return the runs of a grid given as the tables of a TOML document."""
+    check_keys("the grid", document, (*_PARTS, *_NAMES, "grid"))
+    names = _OwnNames.from_tables(document)
+    tables = document.get("grid", [])
+    if not isinstance(tables, list):
+        raise SpecError("grid must be an array of tables, written [[grid]]")
+    alone = {name: document[name] for name in _PARTS if name in document}
+    if alone:
+        tables = [alone, *tables]
+    if not tables:
+        raise SpecError("the grid has no [base] and no [[grid]]: there is nothing to run")
+    runs: dict[str, RunSpec] = {}
+    for table in tables:
+        check_keys("a grid", table, _PARTS)
+        grid = Grid(
+            base=names.resolved(table.get("base", {})),
+            product={
+                name: [names.value(name, value) for value in _axis(name, values)]
+                for name, values in table.get("product", {}).items()
+            },
+            include=[names.resolved(changes) for changes in table.get("include", [])],
+        )
+        runs |= {run.key: run for run in grid.specs()}
+    return list(runs.values())
+
+
+def check_losses(specs: Iterable[RunSpec]) -> None:
+    """Raise `SpecError` for a loss, or a parameter of a loss, that the registry does not know."""
+    from gence.losses.registry import LOSSES
+
+    for loss in dict.fromkeys(spec.loss for spec in specs):
+        check_choice("loss", loss.name, LOSSES)
+        known = (*LOSSES[loss.name].params, *_SHARED_LOSS_PARAMS)
+        check_keys(f"loss {loss.name!r}", loss.params, known)
+
+
+@dataclass(frozen=True)
+class _OwnNames:
+    """The recipes, subsets and losses a grid file names for itself."""
+
+    recipes: Mapping[str, Recipe]
+    subsets: Mapping[str, Subset]
+    losses: Mapping[str, LossSpec]
+
+    @classmethod
+    def from_tables(cls, document: Mapping[str, Any]) -> _OwnNames:
+        recipes: dict[str, Recipe] = {}
+        for name, table in document.get("recipes", {}).items():
+            if name in RECIPES:
+                raise SpecError(f"the grid's recipe {name!r} has the name of a built-in one; call it something else")
+            base = recipes.get(table.get("base", ""))
+            changes = {field: value for field, value in table.items() if field != "base"}
+            recipes[name] = Recipe.from_dict(table) if base is None else base.replace(**changes)
+        return cls(
+            recipes=recipes,
+            subsets={name: Subset.from_value(value) for name, value in document.get("subsets", {}).items()},
+            losses={name: LossSpec.from_value(value) for name, value in document.get("losses", {}).items()},
+        )
+
+    def resolved(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: self.value(name, value) for name, value in changes.items()}
+
+    def value(self, name: str, value: Any) -> Any:
+        """Return a field's value with the grid's own names replaced by what they stand for."""
+        if name == "recipe" and isinstance(value, str):
+            return self.recipes[value] if value in self.recipes else named_recipe(value)
+        if name == "recipe" and isinstance(value, Mapping) and value.get("base") in self.recipes:
+            return self.recipes[value["base"]].replace(**{k: v for k, v in value.items() if k != "base"})
+        if name == "loss" and isinstance(value, str):
+            return self.losses.get(value, value)
+        if name == "subset" and isinstance(value, str) and value != "all":
+            check_choice("subset", value, self.subsets)
+            return self.subsets[value]
+        return value
+
+
+def _axis(name: str, values: Any) -> list[Any]:
+    """Return the values of one axis of a product."""
+    if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
+        raise SpecError(f"product.{name} must be a list of values, got {values!r}; a single value belongs in base")
+    listed = list(values)
+    if not listed:
+        raise SpecError(f"product.{name} is empty: the product would have no runs")
+    return listed
