@@ -1,9 +1,12 @@
 """MixUp and CutMix against a loop over pixels, and the distribution of their draws."""
 
+import doctest
+
 import pytest
 import torch
 from scipy import stats
 
+import gence.data.mixing
 from gence.data.mixing import MixDraws, apply_mixing, draw_mixing
 
 
@@ -70,6 +73,12 @@ def test_lam_is_the_share_of_own_pixels() -> None:
         mixed = apply_mixing(own, torch.zeros(32, dtype=torch.long), draws)[0].mean(dim=(1, 2, 3))
         is_one = own[:, 0, 0, 0]
         torch.testing.assert_close(mixed, draws.lam * is_one + (1 - draws.lam) * is_one[draws.partner])
+
+
+def test_docstring_examples_run() -> None:
+    results = doctest.testmod(gence.data.mixing)
+    assert results.attempted >= 6
+    assert results.failed == 0
 
 
 def test_partners_permute_within_each_batch_and_within_a_smaller_last_one() -> None:

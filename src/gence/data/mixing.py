@@ -28,7 +28,10 @@ class MixDraws(Draws):
     right: Tensor
 
     def batches(self, batch_size: int) -> MixDraws:
-        """Return the draws of an epoch as (steps, batch_size), without the samples of an incomplete last batch."""
+        """Return the draws of one run's epoch as (steps, batch_size), without the samples of an incomplete last batch.
+
+        Where ``n`` is no multiple of ``batch_size``, split each run's draws first and join them with ``cat`` after.
+        """
         steps = len(self.lam) // batch_size
         return self._each(lambda tensor: tensor[: steps * batch_size].view(steps, batch_size))
 
@@ -53,6 +56,14 @@ def draw_mixing(
 
     Returns:
         Draws of shape (n,) on the generator's device.
+
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> options = {"mixup_alpha": 0.2, "cutmix_alpha": 1.0, "probability": 1.0, "batch_size": 4}
+    >>> draws = draw_mixing(8, 32, 32, **options, generator=generator)
+    >>> images, labels = torch.rand(2, 4, 3, 32, 32), torch.tensor([[0, 1, 2, 3], [3, 2, 1, 0]])
+    >>> mixed, own, other, lam = apply_mixing(images, labels, draws.batches(4))
+    >>> mixed.shape, other.shape, lam.shape
+    (torch.Size([2, 4, 3, 32, 32]), torch.Size([2, 4]), torch.Size([2, 4]))
     """
     _check(mixup_alpha, cutmix_alpha, probability, batch_size)
     device = generator.device

@@ -13,6 +13,8 @@ def small_cnn(*, in_channels: int, image_size: int, stem: str) -> Backbone:
         raise ValueError("stem='imagenet' does not exist for small_cnn; use 'auto'")
     if image_size < 4:
         raise ValueError(f"small_cnn halves the image twice and needs image_size >= 4, got {image_size}; use mlp")
+    # Max-pools, though strided convolutions are a little faster on a CPU: on digits with 100 labels those were several
+    # points of accuracy worse.
     return Backbone(
         nn.Sequential(
             *_convolution(in_channels, 32),
