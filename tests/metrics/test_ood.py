@@ -93,11 +93,13 @@ def test_auroc_equals_the_double_loop_and_its_symmetry(pair):
 
 
 @pytest.mark.parametrize("n", [20, 60, 100, 140, 1000, 10_000])
-def test_95_percent_of_the_rows_is_not_one_row_more(n):
-    # Scores 1..n: 95 % are kept at the threshold n/20 + 1, so an OOD row right below it is rejected.
-    inside = torch.arange(1, n + 1).double()
-    assert fpr_at_tpr(inside, f64([n / 20 + 0.5])).item() == 0.0
-    assert fpr_at_tpr(inside, f64([n / 20 + 1])).item() == 1.0
+@pytest.mark.parametrize("percent", [5, 10, 70, 80, 90, 95, 100])
+def test_a_share_of_the_rows_is_not_one_row_more(n, percent):
+    # Scores 1..n: a threshold of lost + 1 keeps exactly that share, so an OOD row right below it is rejected. The
+    # floats 0.7, 0.9 and 0.95 lie on different sides of the fractions they stand for.
+    inside, lost = torch.arange(1, n + 1).double(), n * (100 - percent) // 100
+    assert fpr_at_tpr(inside, f64([lost + 0.5]), percent / 100).item() == 0.0
+    assert fpr_at_tpr(inside, f64([lost + 1.0]), percent / 100).item() == 1.0
 
 
 def test_infinite_scores_have_a_rank():

@@ -107,7 +107,7 @@ def fpr_at_tpr(id_scores: Tensor, ood_scores: Tensor, tpr: float = 0.95) -> Tens
     if not 0 < tpr <= 1:
         raise ValueError(f"tpr: {tpr!r} was given, a share above 0 and up to 1 expected.")
     positive, negative = _pair(id_scores, ood_scores)
-    # 0.95 is not a binary fraction: as a ratio of small whole numbers, 95 % of 100 rows are 95 and not 96.
+    # The float 0.9 is a little above 9/10: read as a ratio of small whole numbers, 90 % of 100 rows are 90, not 91.
     keep = math.ceil(Fraction(tpr).limit_denominator(1_000_000) * len(positive))
     threshold = positive.sort(descending=True).values[max(keep, 1) - 1]
     return (negative >= threshold).double().mean()
