@@ -1,0 +1,127 @@
+"""Sixty short runs, killed thirty times, come out as if nothing had happened."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gence.experiment.records import outcome_of
+from gence.experiment.run import run_grid
+from gence.experiment.store import Store
+from tests.experiment.tiny_trainer import make_specs, train
+
+DRIVER = Path(__file__).with_name("grid_driver.py")
+SEEDS = 30
+KILLS = 30
+LONGEST_S = 120
+
+
+@pytest.fixture
+def environment(tmp_path):
+    return {
+        **os.environ,
+        "EPOCH_S": "0.004",
+        "TRAINED_LOG": str(tmp_path / "trained.log"),
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def start_driver(store: Path, engine: str, environment: dict[str, str]) -> subprocess.Popen:
+    command = [sys.executable, str(DRIVER), str(store), engine, str(SEEDS)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def workers_of(store: Path) -> set[int]:
+    """The processes that hold claims now."""
+    pids = set()
+    for path in (store / "claims").glob("*.claim"):
+        with contextlib.suppress(FileNotFoundError):
+            pids.add(json.loads(path.read_bytes())["pid"])
+    return pids
+
+
+def outcomes(store: Store) -> dict[str, str]:
+    return {key: outcome_of(store.line(key), key)[0] for key in store.keys()}
+
+
+def await_work(store: Path, driver: subprocess.Popen, before: set[int]) -> None:
+    """Wait until a process that was not there before holds a claim, or the driver has nothing left to do."""
+    deadline = time.monotonic() + 30
+    while driver.poll() is None and not workers_of(store) - before:
+        assert time.monotonic() < deadline, "no run was begun for 30 s"
+        time.sleep(0.002)
+
+
+def test_sixty_runs_killed_thirty_times_come_out_whole(tmp_path, environment, quiet_console):
+    rng = random.Random(0)
+    root = tmp_path / "killed"
+    kills = {"driver": 0, "worker": 0}
+    started = time.monotonic()
+    while sum(kills.values()) < KILLS:
+        assert time.monotonic() - started < LONGEST_S
+        before = workers_of(root) if root.exists() else set()
+        driver = start_driver(root, rng.choice(["local", "gpus"]), environment)
+        try:
+            await_work(root, driver, before)
+            time.sleep(rng.uniform(0, 0.15))
+            for pid in workers_of(root) - {driver.pid}:
+                if rng.random() < 0.5 and kills["worker"] < KILLS // 2:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                        kills["worker"] += 1
+                    time.sleep(rng.uniform(0, 0.1))
+            assert driver.poll() is None, "the grid was finished before all the kills: make the runs longer"
+            driver.send_signal(signal.SIGKILL)
+            kills["driver"] += 1
+        finally:
+            driver.kill()
+            driver.wait()
+    assert min(kills.values()) >= 5, kills
+
+    last = start_driver(root, "gpus", environment)
+    assert last.wait(timeout=60) == 0
+    store = Store(root)
+    undisturbed = Store(tmp_path / "undisturbed")
+    specs = make_specs(SEEDS)
+    run_grid(specs, undisturbed, device="cpu", trainer=train, console=quiet_console)
+    assert len(specs) == len(list((root / "records").rglob("*.json"))) == 60
+    assert outcomes(store) == outcomes(undisturbed)
+    report = store.check(remove_leftovers=True)
+    assert report.problems == ()
+    assert report.sound == 60
+    for spec in specs:
+        ours, theirs = store.predictions(spec.key), undisturbed.predictions(spec.key)
+        assert {name: a.tobytes() for name, a in ours.items()} == {name: a.tobytes() for name, a in theirs.items()}
+    assert not list((root / "failures").glob("*")), "a kill is not a failure of the run"
+
+
+def test_two_drivers_at_once_do_not_repeat_each_others_runs(tmp_path, environment):
+    root = tmp_path / "shared"
+    drivers = [start_driver(root, engine, environment) for engine in ("local", "gpus")]
+    assert [driver.wait(timeout=60) for driver in drivers] == [0, 0]
+    trained = Path(environment["TRAINED_LOG"]).read_text().split()
+    assert sorted(trained) == sorted(spec.key for spec in make_specs(SEEDS))
+    assert not list((root / "claims").glob("*.claim"))
+
+
+def test_sigterm_stops_cleanly_and_the_next_driver_goes_on(tmp_path, environment):
+    root = tmp_path / "stopped"
+    driver = start_driver(root, "gpus", environment)
+    await_work(root, driver, set())
+    driver.terminate()
+    assert driver.wait(timeout=30) == 3, "3 is the test driver's code for: stopped, some left"
+    assert not list((root / "claims").glob("*.claim"))
+    store = Store(root)
+    assert 0 < len(store.missing(make_specs(SEEDS))) <= 60
+    assert start_driver(root, "local", environment).wait(timeout=60) == 0
+    assert store.missing(make_specs(SEEDS)) == []
