@@ -43,15 +43,21 @@ def archive_stem(path: Path) -> str:
 
 
 def walk_folder(path: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
-    """Folder by folder: the folder, its subfolders and its files, sorted.
+    """Folder by folder: the folder, its subfolders and its files, sorted; hidden folders are left out.
 
-    Links are followed, as people link class folders together; a link to a folder that was seen already is left out,
-    which also keeps a link to a parent from going round.
+    Links are followed, as people link class folders together. A folder that is reached twice would give its images
+    twice, or go round for ever, so it is an error.
     """
     seen = {os.path.realpath(path)}
     for root, folders, names in os.walk(path, followlinks=True):
-        folders[:] = sorted(f for f in folders if os.path.realpath(Path(root, f)) not in seen)
-        seen.update(os.path.realpath(Path(root, f)) for f in folders)
+        folders[:] = sorted(folder for folder in folders if not folder.startswith("."))
+        for folder in folders:
+            target = os.path.realpath(Path(root, folder))
+            if target in seen:
+                raise DataError(
+                    f"{Path(root, folder)} links to {target}, which is part of {path} already; remove the link"
+                )
+            seen.add(target)
         yield Path(root), list(folders), sorted(names)
 
 
@@ -167,7 +173,7 @@ def open_container(path: Path) -> Iterator[Container]:
     except DataError:
         raise
     except FileNotFoundError as error:
-        raise DataError(f"{path} does not exist") from error
+        raise DataError(f"{error.filename} does not exist") from error
     except DAMAGED as error:
         raise DataError(f"{path} cannot be read: {error}; if it is damaged, get it again") from error
     try:

@@ -35,7 +35,8 @@ def read_downloaded(info: SourceInfo, wanted: tuple[str, ...], options: ReadOpti
         raise DataError(
             f"{info.name} ({info.terms}) has no public download that can be verified. Bring it as "
             f"{info.name}-train.zip and {info.name}-test.zip with one folder a class, in the folder that GENCE_DATA "
-            "names; or pass the path of your own folder or archive; or use a data set of the Hugging Face hub (hf:owner/name)"
+            "names; or pass the path of your own folder or archive; or use a data set of the Hugging Face hub "
+            "(hf:owner/name)"
         )
     splits: dict[str, ImageSet] = {}
     for remote in info.files:

@@ -197,7 +197,7 @@ def read_container(path: Path, title: str, options: ReadOptions, *, allow_flat: 
     try:
         identity = {**image_cache.file_identity(path), "flat": allow_flat}
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise DataError(f"{error.filename or path} cannot be read: {error.strerror or error}") from error
     return options.cached(title, identity, build)
 
 
