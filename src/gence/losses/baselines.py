@@ -13,7 +13,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gence.losses import _checks
-from gence.losses.targets import Target, TwoHot, check_call, prepare_rows, reduce_rows, target_mass, target_sum
+from gence.losses.targets import (
+    Target,
+    TwoHot,
+    check_call,
+    compute_dtype,
+    loss_dtype,
+    prepare_rows,
+    reduce_rows,
+    target_mass,
+    target_sum,
+)
 
 
 def cross_entropy(
@@ -33,14 +43,16 @@ def cross_entropy(
     if isinstance(target, TwoHot):
         return _of_log_probs(torch.neg, input, target, weight, ignore_index, reduction, label_smoothing)
     check_call(input, target, weight, ignore_index, reduction, label_smoothing)
-    return F.cross_entropy(
-        input,
-        target if target.is_floating_point() else target.long(),
-        weight,
+    dtype = compute_dtype(input)  # PyTorch sums half types as they are on a CPU, where float16 overflows
+    loss = F.cross_entropy(
+        input.to(dtype),
+        target.to(dtype) if target.is_floating_point() else target.long(),
+        None if weight is None else weight.to(dtype),
         ignore_index=ignore_index,
         reduction=reduction,
         label_smoothing=label_smoothing,
     )
+    return loss.to(loss_dtype(input))
 
 
 def mae_loss(

@@ -12,6 +12,7 @@ from gence.losses.targets import (
     Rows,
     Target,
     class_mass,
+    column_logsumexp,
     compute_dtype,
     flatten_logits,
     prepare_rows,
@@ -99,7 +100,7 @@ def log_marginal(log_p: Tensor, valid: Tensor | None, log_context: Tensor | None
         log_p = log_p.masked_fill(~valid[:, None], -torch.inf)
     if log_context is not None:
         log_p = torch.cat([log_p, log_context])
-    return log_p.logsumexp(0)
+    return column_logsumexp(log_p)
 
 
 def marginal_divergence(rows: Rows, log_s: Tensor, total: Tensor, prior: Tensor | None) -> Tensor:

@@ -144,6 +144,18 @@ def loss_dtype(input: Tensor) -> torch.dtype:
     return input.dtype
 
 
+def column_logsumexp(values: Tensor) -> Tensor:
+    """``values.logsumexp(0)``, with a zero gradient, not NaN, in columns that are -inf throughout -> (K,).
+
+    Such a column is a class that the model rules out by a logit of -inf; the other classes must train on.
+    """
+    top = values.detach().amax(0)  # (K,)
+    top = top.masked_fill(top == -torch.inf, 0.0)
+    total = (values - top).exp().sum(0)  # (K,) at least 1, or 0 in such a column
+    empty = total == 0
+    return (total.masked_fill(empty, 1.0).log() + top).masked_fill(empty, -torch.inf)
+
+
 def _unchanged(values: Tensor) -> Tensor:
     return values
 
