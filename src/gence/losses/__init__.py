@@ -11,6 +11,7 @@ from gence.losses.baselines import (
 )
 from gence.losses.contrastive import Embeddings, supcon_loss
 from gence.losses.generative import GenCELoss, gen_cross_entropy
+from gence.losses.marginal import BatchMarginal, RunningMarginal
 from gence.losses.modules import (
     BrierLoss,
     CosineLoss,
@@ -24,9 +25,11 @@ from gence.losses.modules import (
 from gence.losses.offset import fold_offset, marginal_offset
 from gence.losses.registry import LOSSES, LossInfo, create_loss, loss_info
 from gence.losses.targets import TwoHot
+from gence.losses.two_pass import two_pass_backward
 
 __all__ = [
     "LOSSES",
+    "BatchMarginal",
     "BrierLoss",
     "CosineLoss",
     "CrossEntropyLoss",
@@ -37,6 +40,7 @@ __all__ = [
     "LogitAdjustedLoss",
     "LossInfo",
     "MAELoss",
+    "RunningMarginal",
     "SupConLoss",
     "TwoHot",
     "brier_loss",
@@ -52,4 +56,5 @@ __all__ = [
     "mae_loss",
     "marginal_offset",
     "supcon_loss",
+    "two_pass_backward",
 ]

@@ -7,14 +7,19 @@ import warnings
 import torch
 from torch import Tensor, nn
 
-from gence.losses import _checks
+from gence.losses import _checks, groups
+from gence.losses.marginal import BatchMarginal
+from gence.losses.shares import (
+    MarginalSource,
+    class_prior,
+    log_context_rows,
+    log_marginal,
+    marginal_divergence,
+    share_of_batch,
+)
 from gence.losses.targets import (
-    Rows,
     Target,
     class_mass,
-    column_logsumexp,
-    compute_dtype,
-    flatten_logits,
     prepare_rows,
     reduce_rows,
     target_mass,
@@ -35,6 +40,8 @@ def gen_cross_entropy(
     anchor: float | Tensor = 0.0,
     prior: Tensor | None = None,
     context: Tensor | None = None,
+    marginal: MarginalSource | None = None,
+    process_group: groups.Group | None = None,
 ) -> Tensor:
     r"""Generative cross-entropy: cross-entropy in which a score competes with the batch's scores for the same class.
 
@@ -58,6 +65,11 @@ def gen_cross_entropy(
         prior: class distribution (K,) of the anchor; by default the batch's own (weighted) label distribution.
         context: logits (m, K) of further rows that enter S but have no loss: unlabelled images, another view, a queue.
             Gradient flows through them unless they are detached.
+        marginal: the class marginal of more rows than these: a :class:`BatchMarginal` of the large batch that this
+            micro-batch is a part of, or a :class:`RunningMarginal`. The loss is then these rows' share.
+        process_group: ranks whose rows form one batch with these, or "world". Every rank must call the loss, with any
+            number of rows. "mean" and "sum" return the number of ranks times these rows' share: averaged over the
+            ranks, as DDP and FSDP do with gradients, that is the whole batch's loss.
 
     Returns:
         The loss, in the input's dtype, or in float32 under autocast. One row alone has nothing to compete with: its
@@ -76,6 +88,22 @@ def gen_cross_entropy(
     >>> by_hand = -(p[[0, 1, 2], target] / p.sum(0)[target]).log().mean()
     >>> torch.testing.assert_close(loss, by_hand)
     """
+    if process_group is None and (marginal is None or not marginal.reduced):
+        groups.warn_of_lone_rank(input)
+    if process_group is not None or marginal is not None:
+        return share_of_batch(
+            input,
+            target,
+            weight,
+            ignore_index,
+            reduction,
+            label_smoothing,
+            anchor=anchor,
+            prior=prior,
+            context=context,
+            marginal=marginal,
+            process_group=process_group,
+        )
     rows = prepare_rows(input, target, weight, ignore_index, reduction, label_smoothing)
     _checks.check_anchor(anchor)
     _checks.check_prior(prior, rows.num_classes)
@@ -85,39 +113,14 @@ def gen_cross_entropy(
         _warn_of_one_row()
 
     log_p = rows.logits.log_softmax(1)  # (n, K)
-    log_context = None if context is None else _log_context(context, input)  # (m, K)
+    log_context = None if context is None else log_context_rows(context, input)  # (m, K)
     log_s = log_marginal(log_p, rows.valid, log_context)  # (K,)
     losses = target_sum(rows, log_s) - target_sum(rows, log_p)  # (n,)
     if anchored:
         total = rows.count() + (0 if log_context is None else log_context.shape[0])
-        losses = losses + anchor * target_mass(rows) * marginal_divergence(rows, log_s, total, prior)
+        pi = class_prior(class_mass(rows), prior)  # (K,)
+        losses = losses + anchor * target_mass(rows) * marginal_divergence(pi, log_s, total)
     return reduce_rows(rows, losses, reduction)
-
-
-def log_marginal(log_p: Tensor, valid: Tensor | None, log_context: Tensor | None) -> Tensor:
-    """log S_k, the log of the summed predictions, in log space so that no class underflows -> (K,)."""
-    if valid is not None:
-        log_p = log_p.masked_fill(~valid[:, None], -torch.inf)
-    if log_context is not None:
-        log_p = torch.cat([log_p, log_context])
-    return column_logsumexp(log_p)
-
-
-def marginal_divergence(rows: Rows, log_s: Tensor, total: Tensor, prior: Tensor | None) -> Tensor:
-    """KL(pi || S/total) in nats, pi the prior or the batch's own label distribution; 0 where no row takes part."""
-    if prior is None:
-        mass = class_mass(rows)  # (K,)
-        pi = mass / mass.sum().clamp_min(torch.finfo(mass.dtype).tiny)
-    else:
-        pi = prior.to(log_s.dtype)
-    # Classes without prior mass add 0, also where log S is -inf.
-    cross = torch.where(pi > 0, pi * log_s.masked_fill(pi <= 0, 0.0), 0.0).sum()
-    divergence = torch.xlogy(pi, pi).sum() - cross + pi.sum() * total.log()
-    return torch.where(total > 0, divergence, 0.0)
-
-
-def _log_context(context: Tensor, input: Tensor) -> Tensor:
-    return flatten_logits(context).to(compute_dtype(input)).log_softmax(1)
 
 
 def _warn_of_one_row() -> None:
@@ -140,7 +143,8 @@ class GenCELoss(nn.CrossEntropyLoss):
     ``weight`` and ``prior`` are buffers: they move with the module and are part of its ``state_dict``.
 
     The loss couples the rows of a batch. Computed on a micro-batch or on one rank's part it is the loss of that part
-    and not a share of the whole batch's.
+    and not a share of the whole batch's, unless it is told of the rest: by ``process_group`` for ranks (here), by
+    ``marginal`` for micro-batches (in the call; see :meth:`batch_marginal`).
 
     >>> import torch, gence
     >>> criterion = gence.GenCELoss(anchor=0.1)
@@ -164,6 +168,7 @@ class GenCELoss(nn.CrossEntropyLoss):
         *,
         anchor: float = 0.0,
         prior: Tensor | None = None,
+        process_group: groups.Group | None = None,
     ) -> None:
         super().__init__(weight, size_average, ignore_index, reduce, reduction, label_smoothing)
         _checks.check_reduction(self.reduction)
@@ -171,9 +176,20 @@ class GenCELoss(nn.CrossEntropyLoss):
         _checks.check_anchor(anchor)
         _checks.check_prior(prior, None if weight is None else weight.shape[0])
         self.anchor = anchor
+        self.process_group = process_group
         self.register_buffer("prior", prior)
 
-    def forward(self, input: Tensor, target: Target, context: Tensor | None = None) -> Tensor:
+    def batch_marginal(self) -> BatchMarginal:
+        """An empty :class:`BatchMarginal` with this loss's own arguments, to be filled by the micro-batches."""
+        return BatchMarginal(self.weight, self.ignore_index, self.label_smoothing, process_group=self.process_group)
+
+    def forward(
+        self,
+        input: Tensor,
+        target: Target,
+        context: Tensor | None = None,
+        marginal: MarginalSource | None = None,
+    ) -> Tensor:
         """The loss of a batch; see :func:`gen_cross_entropy`."""
         return gen_cross_entropy(
             input,
@@ -185,6 +201,8 @@ class GenCELoss(nn.CrossEntropyLoss):
             anchor=self.anchor,
             prior=self.prior,
             context=context,
+            marginal=marginal,
+            process_group=self.process_group,
         )
 
     def extra_repr(self) -> str:

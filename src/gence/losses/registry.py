@@ -13,6 +13,9 @@ from torch import Tensor, nn
 
 from gence.losses import baselines, contrastive, generative, modules
 
+# What a call is given besides the batch: no part of what a loss is.
+_CALL_ONLY = ("context", "marginal", "process_group")
+
 
 @dataclass(frozen=True, kw_only=True)
 class LossInfo:
@@ -43,7 +46,7 @@ class LossInfo:
         """The loss's own parameters, beyond those of cross-entropy."""
         signature = inspect.signature(self.function)
         own = [p.name for p in signature.parameters.values() if p.kind is inspect.Parameter.KEYWORD_ONLY]
-        return tuple(name for name in own if name != "context")
+        return tuple(name for name in own if name not in _CALL_ONLY)
 
 
 _ENTRIES = (

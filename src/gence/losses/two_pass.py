@@ -1,0 +1,141 @@
+"""Exact gradient accumulation: the loss of a large batch, forward and backward through its micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from gence.losses.generative import GenCELoss
+from gence.losses.targets import Target
+
+
+def _call(model: nn.Module, inputs: Any) -> Tensor:
+    logits: Tensor = model(inputs)
+    return logits
+
+
+def two_pass_backward(
+    model: nn.Module,
+    criterion: GenCELoss,
+    micro_batches: Iterable[tuple[Any, Target]],
+    *,
+    forward: Callable[[nn.Module, Any], Tensor] = _call,
+    forward_context: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    scaler: torch.amp.GradScaler | None = None,
+) -> Tensor:
+    """Accumulate the gradient of the large batch that the micro-batches form, as if it had gone through at once.
+
+    The first pass, without gradients, collects the class marginal; the second computes each micro-batch's share and its
+    gradient. The price is one more forward pass. Both passes see the same network: the random states of torch (CPU and
+    the model's devices) are replayed, so dropout repeats, and all buffers are put back in between, so that BatchNorm's
+    running statistics move once. BatchNorm normalises each micro-batch by its own statistics, as it does in ordinary
+    accumulation. Random numbers from elsewhere (``random``, NumPy) are not replayed.
+
+    Gradients are added to those that are there; ``optimizer.zero_grad()`` and ``step()`` stay yours. With DDP and FSDP2
+    gradients are synchronised once, in the last micro-batch; give the criterion a ``process_group`` so that the ranks
+    form one batch. With DDP the ranks may have different numbers of micro-batches, but each at least one (it may have 0
+    rows); FSDP talks in every forward pass and needs the same number on all.
+
+    Args:
+        model: the network, or its DDP or FSDP2 wrapper, in training mode.
+        criterion: the loss, with reduction "mean" or "sum".
+        micro_batches: pairs of inputs and target. They are held until the second pass is done.
+        forward: how logits are made of the model and the inputs; ``model(inputs)`` by default.
+        forward_context: makes the context of each forward pass, e.g. ``lambda: torch.autocast("cuda")``.
+        scaler: multiplies the loss before backward.
+
+    Returns:
+        The large batch's loss, without gradient. With a process group: the number of ranks times this rank's share, so
+        that its mean over the ranks is the whole batch's loss.
+
+    >>> import torch, gence
+    >>> model, criterion = torch.nn.Linear(4, 3), gence.GenCELoss()
+    >>> images, labels = torch.randn(10, 4), torch.arange(10) % 3
+    >>> micro_batches = list(zip(images.split(4), labels.split(4)))
+    >>> loss = gence.two_pass_backward(model, criterion, micro_batches)
+    >>> accumulated = model.weight.grad.clone()
+    >>> model.zero_grad()
+    >>> criterion(model(images), labels).backward()
+    >>> torch.testing.assert_close(accumulated, model.weight.grad)
+    """
+    parts = list(micro_batches)
+    if not parts:
+        raise ValueError("micro_batches: expected at least one pair of inputs and target, got none")
+    if criterion.reduction == "none":
+        raise ValueError('criterion: expected reduction "mean" or "sum", got "none", which has no single gradient')
+
+    marginal = criterion.batch_marginal()
+    devices = {p.device for p in model.parameters() if p.device.type not in ("cpu", "meta")}
+    states = []
+    # DDP's wrapper would broadcast buffers, and count this as a step; the network inside it does neither.
+    network = model.module if isinstance(model, DistributedDataParallel) else model
+    with torch.no_grad(), _buffers_restored(network):
+        for inputs, target in parts:
+            states.append(_random_states(devices))
+            with forward_context():
+                marginal.update(forward(network, inputs), target)
+    marginal.reduce()
+
+    total: Tensor | None = None
+    for place, (inputs, target) in enumerate(parts):
+        _set_random_states(states[place])
+        with _gradients_synchronised(model, last=place == len(parts) - 1):
+            with forward_context():
+                loss = criterion(forward(model, inputs), target, marginal=marginal)
+            (loss if scaler is None else scaler.scale(loss)).backward()
+        total = loss.detach() if total is None else total + loss.detach()
+    assert total is not None  # there was at least one part
+    return total
+
+
+@contextmanager
+def _buffers_restored(model: nn.Module) -> Iterator[None]:
+    """Put all buffers back at the end, also those that were replaced by new tensors.
+
+    They move in between, and that is right: a buffer that the forward pass reads takes the same course again.
+    """
+    held = [
+        (module, name, buffer, buffer.clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
+    try:
+        yield
+    finally:
+        for module, name, buffer, value in held:
+            buffer.copy_(value)
+            module._buffers[name] = buffer
+
+
+def _random_states(devices: set[torch.device]) -> dict[torch.device, Tensor]:
+    states = {torch.device("cpu"): torch.get_rng_state()}
+    for device in devices:
+        states[device] = torch.get_device_module(device).get_rng_state(device)
+    return states
+
+
+def _set_random_states(states: dict[torch.device, Tensor]) -> None:
+    for device, state in states.items():
+        if device.type == "cpu":
+            torch.set_rng_state(state)
+        else:
+            torch.get_device_module(device).set_rng_state(state, device)
+
+
+@contextmanager
+def _gradients_synchronised(model: Any, *, last: bool) -> Iterator[None]:
+    """Let DDP and FSDP exchange gradients in the last micro-batch only."""
+    if hasattr(model, "set_requires_gradient_sync"):  # FSDP2
+        model.set_requires_gradient_sync(last)
+        yield
+    elif hasattr(model, "no_sync") and not last:  # DDP, FSDP1
+        with model.no_sync():
+            yield
+    else:
+        yield
