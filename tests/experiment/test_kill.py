@@ -51,7 +51,7 @@ def workers_of(store: Path) -> set[int]:
 
 
 def outcomes(store: Store) -> dict[str, str]:
-    return {key: outcome_of(store.line(key), key)[0] for key in store.keys()}
+    return {key: outcome_of(store.line(key), key)[0] for key in sorted(store.keys())}
 
 
 def await_work(store: Path, driver: subprocess.Popen, before: set[int]) -> None:

@@ -140,9 +140,13 @@ class Store:
     def line(self, key: str) -> bytes:
         """Return a record as it is stored, without the newline."""
         try:
-            return self._record_path(key).read_bytes().rstrip(b"\n")
+            line = self._record_path(key).read_bytes().rstrip(b"\n")
         except FileNotFoundError:
             place = self._packed().get(key)
+        else:
+            if records.key_of_line(line) not in (key, None):
+                raise StoreError(f"{self._where(key)} holds the record of another run; remove it to have this one done")
+            return line
         if place is None:
             raise StoreError(f"the store {self.root} has no record {key}")
         with self.pack_path.open("rb") as file:
@@ -226,14 +230,11 @@ class Store:
         loose = dict(self._loose())
         for key in sorted({*loose, *self._packed()}):
             try:
-                record = self.read(key)
-                if record.key != key:
-                    raise StoreError(f"{self._where(key)} holds the record {record.key}; rename or remove it")
-                self._check_predictions(record)
+                self._check_predictions(self.read(key))
                 sound += 1
             except StoreError as error:
                 problems.append(str(error))
-        problems += [f"{path} is not named like a record" for path in self._strangers()]
+        problems += [f"{path} is not where and named as a record is" for path in self._strangers()]
         if self.pack_path.exists():
             with self.pack_path.open("rb") as file:
                 problems += [
@@ -274,7 +275,8 @@ class Store:
 
     def _loose(self) -> Iterator[tuple[str, Path]]:
         for path in self._record_files():
-            if path.suffix == ".json" and records.KEY_FORM.fullmatch(path.stem):
+            named = path.suffix == ".json" and records.KEY_FORM.fullmatch(path.stem)
+            if named and path.parent.name == path.stem[:2]:
                 yield path.stem, path
 
     def _strangers(self) -> list[Path]:

@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+import torch
+
+from gence.experiment.engines import create_engine
+from gence.experiment.failures import Failures
+from gence.experiment.fields import SpecError
+from gence.experiment.run import RunReport, run_grid
+from gence.experiment.store import Store
+from gence.experiment.work import load_trainer
+from tests.experiment import tiny_trainer
+from tests.experiment.tiny_trainer import make_specs, train
+
+
+@pytest.fixture
+def run(tmp_path, quiet_console):
+    def call(specs, trainer=train, **options) -> RunReport:
+        options = {"device": "cpu", "console": quiet_console, **options}
+        return run_grid(specs, tmp_path / "store", trainer=trainer, **options)
+
+    return call
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "store")
+
+
+def counting(trainer=train):
+    """The trainer, and the sizes of the cohorts it was called with."""
+    sizes = []
+
+    def counted(specs, **options):
+        sizes.append(len(specs))
+        return trainer(specs, **options)
+
+    return counted, sizes
+
+
+def test_does_what_is_missing_and_skips_what_is_done(run, store, quiet_console):
+    specs = make_specs(3)
+    first = run(specs[:4])
+    assert (len(first.done), len(first.skipped), first.complete) == (4, 0, True)
+    counted, sizes = counting()
+    second = run([*specs, *specs], trainer=counted, cohort_size=8)
+    assert sorted(second.done) == sorted(spec.key for spec in specs[4:])
+    assert sorted(second.skipped) == sorted(spec.key for spec in specs[:4])
+    assert sizes == [2]
+    assert store.missing(specs) == []
+    printed = quiet_console.file.getvalue()
+    assert "2 done" in printed
+    assert "4 were there, none left" in printed
+
+
+def test_cohorts_hold_compatible_runs_up_to_the_cap(run):
+    specs = [*make_specs(5), *make_specs(3, epochs=10)]
+    cohorts = []
+
+    def watched(specs, **options):
+        cohorts.append([spec.cohort_key for spec in specs])
+        return train(specs, **options)
+
+    run(specs, trainer=watched, cohort_size=4)
+    assert sorted(map(len, cohorts)) == [2, 2, 4, 4, 4]
+    assert all(len(set(keys)) == 1 for keys in cohorts)
+
+
+def test_a_failing_run_is_found_retried_and_does_not_stop_the_others(run, store):
+    specs = make_specs(4)
+    bad = specs[5]
+    tried = []
+
+    def flawed(specs, **options):
+        tried.append(len(specs))
+        if bad in specs:
+            raise FloatingPointError("seed 1 of gence goes wrong")
+        return train(specs, **options)
+
+    report = run(specs, trainer=flawed, cohort_size=8, max_attempts=3)
+    assert len(report.done) == 7
+    assert report.failed == {bad.key: "FloatingPointError: seed 1 of gence goes wrong"}
+    assert not report.complete
+    attempts = Failures(store.root).attempts(bad.key)
+    assert len(attempts) == 3
+    assert 'raise FloatingPointError("seed' in attempts[0]["traceback"]
+    before = len(tried)
+    again = run(specs, trainer=flawed, max_attempts=3)
+    assert len(tried) == before, "the cap holds over restarts"
+    assert set(again.failed) == {bad.key}
+    healed = run(specs, retry_failed=True)
+    assert healed.done == (bad.key,)
+    assert Failures(store.root).counts() == {}
+
+
+def test_a_run_that_fails_once_is_done_at_the_second_attempt(run):
+    failed = []
+
+    def shaky(specs, **options):
+        if not failed:
+            failed.append(1)
+            raise OSError("the disk blinked")
+        return train(specs, **options)
+
+    assert run(make_specs(2), trainer=shaky).complete
+
+
+def test_out_of_memory_halves_the_cohort_and_remembers(run, store):
+    def greedy(specs, **options):
+        if len(specs) > 3:
+            raise torch.cuda.OutOfMemoryError(f"{len(specs)} do not fit")
+        return train(specs, **options)
+
+    counted, sizes = counting(greedy)
+    report = run(make_specs(8), trainer=counted, cohort_size=8)
+    assert report.complete
+    assert sizes == [8, 4, 2, 2, 4, 2, 2, 2, 2, 2, 2]
+    assert Failures(store.root).counts() == {}
+
+
+def test_a_single_run_that_does_not_fit_has_failed(run):
+    def huge(specs, **options):
+        raise torch.cuda.OutOfMemoryError("never fits")
+
+    report = run(make_specs(1), trainer=huge, cohort_size=2)
+    assert set(report.failed.values()) == {"OutOfMemoryError: never fits"}
+
+
+def test_a_trainer_that_miscounts_is_told(run):
+    report = run(make_specs(1, losses=("ce",)), trainer=lambda specs, **_: [], max_attempts=1)
+    assert "returned 0 results for 1 runs" in next(iter(report.failed.values()))
+
+
+def test_the_time_limit_leaves_what_cannot_finish(run, store, monkeypatch):
+    monkeypatch.setenv("EPOCH_S", "0.02")
+    specs = make_specs(10)
+    began = time.monotonic()
+    report = run(specs, time_limit=2.0)
+    assert time.monotonic() - began < 3
+    assert report.stopped == "time limit"
+    assert 2 <= len(report.done) <= 5
+    assert len(report.left) == 20 - len(report.done)
+    assert f"{len(report.left)} left: stopped by time limit" in report.summary()
+    counted, sizes = counting()
+    # From the records a run takes 0.4 s: with 0.2 s there is no point in beginning one, with 1.2 s two fit.
+    none = run(specs, trainer=counted, time_limit=0.2)
+    assert (none.done, sizes, none.stopped) == ((), [], "time limit")
+    some = run(specs, trainer=counted, time_limit=1.4, cohort_size=8)
+    assert sizes[0] in (2, 3)
+    assert len(some.done) >= 2
+
+
+def test_sigterm_ends_the_cohort_early_and_says_what_is_left(run, monkeypatch):
+    before = signal.getsignal(signal.SIGTERM)
+
+    def interrupted(specs, **options):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return train(specs, **options)
+
+    report = run(make_specs(2), trainer=interrupted)
+    assert (len(report.left), report.stopped, report.done) == (4, "SIGTERM", ())
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_ctrl_c_stops_cleanly_and_twice_at_once(run, store):
+    def once(specs, **options):
+        os.kill(os.getpid(), signal.SIGINT)
+        return train(specs, **options)
+
+    assert run(make_specs(1), trainer=once).stopped == "interrupted"
+
+    def twice(specs, **options):
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+        return train(specs, **options)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(make_specs(1), trainer=twice)
+    assert not list((store.root / "claims").glob("*.claim")), "claims end with the process's work"
+
+
+def test_predictions_are_kept_unless_told_otherwise(run, store):
+    specs = make_specs(1)
+    run(specs[:1])
+    run(specs, keep_predictions=False)
+    assert [store.predictions(spec.key) is not None for spec in specs] == [True, False]
+
+
+def test_the_trainer_may_be_an_import_path():
+    assert load_trainer("tests.experiment.tiny_trainer.train") is tiny_trainer.train
+    assert load_trainer("tests.experiment.tiny_trainer:train") is tiny_trainer.train
+    with pytest.raises(ValueError, match="import path"):
+        load_trainer("train")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"engine": "locl"}, "did you mean 'local'"),
+        ({"cohort_size": 0}, "cohort_size is 0"),
+        ({"cohort_size": "many"}, "cohort_size is 'many'"),
+        ({"time_limit": 0}, "time_limit is 0"),
+        ({"max_attempts": 0}, "max_attempts is 0"),
+    ],
+)
+def test_options_that_make_no_sense_are_named(run, options, message):
+    with pytest.raises((ValueError, SpecError), match=message):
+        run(make_specs(1), **options)
+    with pytest.raises(ValueError, match="option of the engine 'ray'"):
+        create_engine("local", address="auto")

@@ -1,0 +1,366 @@
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gence.experiment import atomic
+from gence.experiment.claims import Claims
+from gence.experiment.environment import commit, environment_record
+from gence.experiment.result import RunResult
+from gence.experiment.store import Store, StoreError
+from tests.experiment.tiny_trainer import make_specs, train
+
+SPECS = make_specs(3, losses=("ce", "gence(anchor=0.1)"))
+ENVIRONMENT = {"device": "cpu", "commit": "abc", "versions": {}}
+
+
+def result(accuracy: float = 0.5, **changes) -> RunResult:
+    values = {"metrics": {"accuracy": accuracy}, "curves": {"epoch": [1, 2]}, "wall_s": 1.5, **changes}
+    return RunResult(**values)
+
+
+def filled(path: Path, specs=SPECS, accuracy: float = 0.5) -> Store:
+    store = Store(path)
+    for spec in specs:
+        assert store.write(spec, result(accuracy + spec.seed / 100), ENVIRONMENT)
+    return store
+
+
+def record_file(store: Store, spec=SPECS[0]) -> Path:
+    return store.root / "records" / spec.key[:2] / f"{spec.key}.json"
+
+
+def test_what_is_written_is_read_back(tmp_path):
+    store = Store(tmp_path / "store")
+    (trained,) = train(SPECS[:1])
+    assert store.write(SPECS[0], trained)
+    record = store.read(SPECS[0].key)
+    assert record.spec == SPECS[0]
+    assert record.result.metrics == trained.metrics
+    assert record.result.curves == trained.curves
+    assert record.result.tables == {"marginal": trained.tables["marginal"].tolist()}
+    assert record.environment == environment_record()
+    assert set(record.environment["versions"]) >= {"python", "gence", "torch", "numpy"}
+    predictions = store.predictions(SPECS[0].key)
+    for name, array in trained.predictions.items():
+        np.testing.assert_array_equal(predictions[name], array, strict=True)
+    assert store.predictions(SPECS[1].key) is None
+
+
+def test_numbers_json_does_not_have_come_back(tmp_path):
+    store = Store(tmp_path)
+    odd = [math.inf, -math.inf, np.float32(0.5), np.int64(3)]
+    store.write(SPECS[0], result(math.nan, status="diverged", curves={"loss": odd}, tables={"t": {"x": [math.nan]}}))
+    back = store.read(SPECS[0].key).result
+    assert math.isnan(back.metrics["accuracy"])
+    assert back.curves["loss"] == [math.inf, -math.inf, 0.5, 3]
+    assert math.isnan(back.tables["t"]["x"][0])
+    assert back.status == "diverged"
+    assert math.isnan(store.frame()["accuracy"][0])
+    assert "NaN" not in json.dumps(json.loads(record_file(store).read_text())["body"]["spec"])
+
+
+def test_a_record_is_never_overwritten(tmp_path):
+    store = filled(tmp_path)
+    before = record_file(store).read_bytes()
+    assert store.write(SPECS[0], result(0.9), ENVIRONMENT) is False
+    assert record_file(store).read_bytes() == before
+    assert atomic.create(record_file(store), b"other") is False
+    assert record_file(store).read_bytes() == before
+
+
+def test_missing_is_by_key_once_and_in_order(tmp_path):
+    store = filled(tmp_path, SPECS[:2])
+    assert store.missing([*SPECS, *SPECS]) == SPECS[2:]
+    assert Store(tmp_path / "new").missing(SPECS) == SPECS
+    assert not (tmp_path / "new").exists(), "looking makes nothing"
+
+
+def test_frame_has_spec_metrics_and_origin(tmp_path):
+    frame = filled(tmp_path).frame()
+    assert len(frame) == len(SPECS)
+    row = frame.set_index("key").loc[SPECS[4].key]
+    assert (row["loss"], row["loss.anchor"], row["seed"], row["subset.n"]) == ("gence(anchor=0.1)", 0.1, 1, 40)
+    assert (row["accuracy"], row["commit"], row["device"], row["wall_s"]) == (0.51, "abc", "cpu", 1.5)
+    assert row["recipe"].startswith("custom-")
+    assert row["recipe.milestones"] == "0.5,0.75"
+    assert list(Store(tmp_path / "empty").frame().columns) == ["key", "status"]
+
+
+def test_a_metric_named_like_a_column_keeps_out_of_its_way(tmp_path):
+    store = Store(tmp_path)
+    store.write(SPECS[0], result(metrics={"loss": 3.0}), ENVIRONMENT)
+    assert (store.frame()["loss"][0], store.frame()["metrics.loss"][0]) == ("ce", 3.0)
+
+
+def test_the_cache_follows_the_records_and_may_be_lost_or_broken(tmp_path):
+    store = filled(tmp_path, SPECS[:3])
+    first = store.frame()
+    store.write(SPECS[3], result(0.7), ENVIRONMENT)
+    assert len(store.frame()) == 4
+    cache = tmp_path / "cache" / "rows.json"
+    for content in (b"{", b'{"version": "other"}'):
+        cache.write_bytes(content)
+        assert len(store.frame()) == 4
+    shutil.rmtree(tmp_path / "cache")
+    record_file(store, SPECS[3]).unlink()
+    pd.testing.assert_frame_equal(store.frame(), first)
+    assert (tmp_path / "cache" / ".gitignore").read_text() == "*\n"
+
+
+def test_packed_records_read_like_loose_ones(tmp_path):
+    store = filled(tmp_path, SPECS[:4])
+    loose = {record.key: record for record in store.records()}
+    frame = store.frame()
+    assert store.pack() == 4
+    assert not list((tmp_path / "records").rglob("*.json"))
+    store.write(SPECS[4], result(), ENVIRONMENT)
+    again = Store(tmp_path)
+    assert again.missing(SPECS) == SPECS[5:]
+    assert {key: again.read(key) for key in loose} == loose
+    pd.testing.assert_frame_equal(
+        again.frame()[again.frame()["key"].isin(loose)][frame.columns].reset_index(drop=True), frame
+    )
+    assert again.write(SPECS[0], result(0.9), ENVIRONMENT) is False
+    assert again.pack() == 5
+    assert again.check().sound == 5
+    with pytest.raises(StoreError, match="has no record"):
+        again.read("0" * 16)
+
+
+def test_merge_adds_agrees_and_keeps_the_older_either_way(tmp_path, monkeypatch):
+    left = filled(tmp_path / "left", SPECS[:3])
+    right = filled(tmp_path / "right", [SPECS[0], SPECS[3]])
+    later = RunResult(metrics={"accuracy": 0.99})
+    old_line = left.line(SPECS[1].key)
+    right.write(SPECS[1], later, ENVIRONMENT)
+    path = record_file(right, SPECS[1])
+    path.unlink()
+    # A record of a later day, as another machine would have made it.
+    import gence.experiment.records as records
+
+    class Tomorrow(records.datetime.datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return super().now(tz) + records.datetime.timedelta(days=1)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(records.datetime, "datetime", Tomorrow)
+        right.write(SPECS[1], later, ENVIRONMENT)
+    shutil.copytree(tmp_path / "left", tmp_path / "left2")
+    one = left.merge(right)
+    assert (len(one.added), one.same, one.conflicts) == (1, (SPECS[0].key,), (SPECS[1].key,))
+    assert left.line(SPECS[1].key) == old_line
+    right.pack()
+    other = right.merge(Store(tmp_path / "left2"))
+    assert other.conflicts == (SPECS[1].key,)
+    assert right.line(SPECS[1].key) == old_line
+    assert right.keys() == left.keys() == {spec.key for spec in SPECS[:4]}
+    assert left.check().ok
+    assert right.check().ok
+
+
+def test_merge_brings_the_predictions(tmp_path):
+    other = Store(tmp_path / "other")
+    other.write(SPECS[0], train(SPECS[:1])[0], ENVIRONMENT)
+    store = Store(tmp_path / "store")
+    store.merge(other)
+    assert store.predictions(SPECS[0].key).keys() == {"predicted", "confidence"}
+    assert store.check() == other.check()
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda text: text.replace('"accuracy":0.5', '"accuracy":0.9'), "changed after it was written"),
+        (lambda text: text.replace('"seed":0', '"seed":1'), "changed after it was written"),
+        (lambda text: text[: len(text) // 2], "cut short"),
+        (lambda text: json.dumps(json.loads(text), indent=1), "reformatted"),
+        (lambda text: "", "cut short"),
+    ],
+)
+def test_a_record_edited_by_hand_is_found_and_left_alone(tmp_path, edit, message):
+    store = filled(tmp_path)
+    path = record_file(store)
+    path.write_text(edit(path.read_text()))
+    before = path.read_bytes()
+    for call in (lambda: store.read(SPECS[0].key), store.frame, store.pack, lambda: Store(tmp_path / "m").merge(store)):
+        with pytest.raises(StoreError, match=message):
+            call()
+    report = store.check()
+    assert (report.sound, len(report.problems), report.ok) == (len(SPECS) - 1, 1, False)
+    assert message in report.problems[0]
+    assert str(path) in report.problems[0]
+    assert path.read_bytes() == before
+    assert store.missing(SPECS) == [], "a broken record is not silently redone"
+
+
+def test_records_of_a_newer_version_say_so(tmp_path, monkeypatch):
+    store = filled(tmp_path, SPECS[:1])
+    with monkeypatch.context() as newer:
+        newer.setattr("gence.experiment.spec.SCHEMA_VERSION", 2)
+        foreign = make_specs(1, losses=("gence",))[0]
+        store.write(foreign, result(), ENVIRONMENT)
+    with monkeypatch.context() as newer:
+        newer.setattr("gence.experiment.records.FORMAT_VERSION", 2)
+        store.write(SPECS[1], result(), ENVIRONMENT)
+    before = store.line(foreign.key)
+    with pytest.raises(StoreError, match=r"newer version \(schema 2\).*update gence"):
+        store.read(foreign.key)
+    with pytest.raises(StoreError, match=r"newer version .*update gence"):
+        store.frame()
+    with pytest.raises(StoreError, match=r"newer version \(record format 2.*update gence"):
+        store.read(SPECS[1].key)
+    assert [("schema 2" in p or "format 2" in p) for p in store.check().problems] == [True, True]
+    assert store.line(foreign.key) == before
+
+
+def test_check_names_strangers_leftovers_and_wrong_predictions(tmp_path):
+    store = Store(tmp_path)
+    store.write(SPECS[0], train(SPECS[:1])[0], ENVIRONMENT)
+    folder = record_file(store).parent
+    (folder / "notes.txt").write_text("mine")
+    (tmp_path / "records" / "00").mkdir()
+    shutil.copy(record_file(store), tmp_path / "records" / "00" / f"{'0' * 16}.json")
+    (folder / f"{atomic.TEMPORARY_PREFIX}x").write_text("half")
+    (tmp_path / "predictions" / SPECS[0].key[:2] / f"{SPECS[0].key}.npz").write_bytes(b"other")
+    report = store.check(remove_leftovers=True)
+    text = "\n".join(report.problems)
+    assert "notes.txt is not where and named as a record is" in text
+    assert "holds the record of another run" in text
+    assert "not what was recorded" in text
+    assert [path.name for path in report.leftovers] == [f"{atomic.TEMPORARY_PREFIX}x"]
+    assert store.check().leftovers == ()
+
+
+def test_export(tmp_path):
+    store = filled(tmp_path / "store")
+    assert store.export_parquet(tmp_path / "all.parquet") == len(SPECS)
+    assert store.export_csv(tmp_path / "all.csv") == len(SPECS)
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "all.parquet"), store.frame())
+    assert sorted(pd.read_csv(tmp_path / "all.csv")["key"]) == sorted(store.keys())
+
+
+def test_a_path_that_cannot_be_a_store_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="is a file"):
+        Store(tmp_path / "file")
+    with pytest.raises(StoreError, match="there is no store"):
+        Store(tmp_path / "absent", must_exist=True)
+
+
+def test_readers_see_whole_records_while_others_write(tmp_path):
+    specs = make_specs(40)
+    store = Store(tmp_path)
+    seen: list[int] = []
+
+    def look() -> None:
+        while len(seen) == 0 or seen[-1] < len(specs):
+            seen.append(len([record.spec for record in Store(tmp_path).records()]))
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    for i, spec in enumerate(specs):
+        store.write(spec, result(), ENVIRONMENT)
+        if i % 13 == 5:
+            store.pack()
+    reader.join(timeout=30)
+    assert seen[-1] == len(specs)
+    assert seen == sorted(seen)
+
+
+def test_claims_are_exclusive_and_a_dead_holders_is_taken_over(tmp_path):
+    with Claims(tmp_path) as one, Claims(tmp_path) as two:
+        assert one.take("a")
+        assert not two.take("a")
+        assert two.held_elsewhere("a")
+        one.release("a")
+        assert two.take("a")
+    code = (
+        "import sys; from gence.experiment.claims import Claims; from pathlib import Path; import os;"
+        "Claims(Path(sys.argv[1])).take('b'); os._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+    assert (tmp_path / "claims" / "b.claim").exists()
+    with Claims(tmp_path) as three:
+        assert three.take("b")
+    assert not list((tmp_path / "claims").glob("*.claim"))
+
+
+def test_another_machines_claim_lives_by_its_heartbeat(tmp_path):
+    with Claims(tmp_path, heartbeat_s=0.05) as beating:
+        assert beating.take("a")
+        path = tmp_path / "claims" / "a.claim"
+        os.utime(path, (0, 0))
+        for _ in range(100):
+            if path.stat().st_mtime > 0:
+                break
+            threading.Event().wait(0.02)
+        assert path.stat().st_mtime > 0, "the thread renews it"
+    foreign = tmp_path / "claims" / "c.claim"
+    foreign.write_text(json.dumps({"host": "elsewhere", "boot": "x", "pid_space": "y", "pid": 1, "started": "1"}))
+    with Claims(tmp_path, stale_after_s=60) as claims:
+        assert not claims.take("c")
+        os.utime(foreign, (0, 0))
+        assert not claims.held_elsewhere("c")
+        assert claims.take("c")
+
+
+SMALL_DISK = """
+import sys; sys.path.insert(0, {tests!r}); import grid_driver, os
+from tiny_trainer import make_specs, train
+from gence.experiment.store import Store, StoreError
+from gence.experiment.run import run_grid
+store = Store({mount!r} + "/store")
+specs = make_specs(30)
+try:
+    run_grid(specs, store, device="cpu", trainer=train)
+    print("NO ERROR")
+except StoreError as error:
+    print("FULL:", error)
+print("SOUND", store.check().ok, 0 < len(store.keys()) < 60, len(list(store.root.rglob(".writing-*"))))
+before = {{key: store.line(key) for key in store.keys()}}
+assert os.system("mount -o remount,ro " + {mount!r}) == 0
+try:
+    run_grid(specs, Store({mount!r} + "/store"), device="cpu", trainer=train)
+    print("NO ERROR")
+except StoreError as error:
+    print("READ-ONLY:", error)
+print("SAME", before == {{key: store.line(key) for key in store.keys()}}, store.check().ok)
+"""
+
+
+def test_a_full_and_a_read_only_disk_give_clear_errors_and_lose_nothing(tmp_path):
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    trial = ["unshare", "-rm", "mount", "-t", "tmpfs", "-o", "size=192k", "tmpfs", str(mount)]
+    if shutil.which("unshare") is None or subprocess.run(trial, capture_output=True).returncode != 0:
+        pytest.skip("mounting a small disk is not permitted here")
+    script = tmp_path / "script.py"
+    script.write_text(SMALL_DISK.format(tests=str(Path(__file__).parent), mount=str(mount)))
+    shell = f"mount -t tmpfs -o size=192k tmpfs {mount} && exec {sys.executable} {script}"
+    done = subprocess.run(["unshare", "-rm", "sh", "-c", shell], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    full, sound, read_only, same = done.stdout.splitlines()
+    assert full.startswith("FULL: no space left to write")
+    assert sound == "SOUND True True 0"
+    assert read_only.startswith("READ-ONLY:")
+    assert "cannot be written: Read-only file system" in read_only
+    assert same == "SAME True True"
+
+
+def test_the_commit_can_be_said_where_there_is_no_history(monkeypatch):
+    commit.cache_clear()
+    monkeypatch.setenv("GENCE_COMMIT", "f00")
+    assert commit() == "f00"
+    commit.cache_clear()
