@@ -139,7 +139,7 @@ def compute_dtype(input: Tensor) -> torch.dtype:
 
 def loss_dtype(input: Tensor) -> torch.dtype:
     """The input's own type, as ``nn.CrossEntropyLoss`` has it, and float32 under autocast."""
-    if torch.is_autocast_enabled(input.device.type):
+    if input.device.type != "meta" and torch.is_autocast_enabled(input.device.type):  # meta knows no autocast
         return compute_dtype(input)
     return input.dtype
 

@@ -1,0 +1,138 @@
+"""MarginalMonitor against the definition, its window, its one warning, and its checkpoint."""
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from gence.losses.monitor import MarginalDriftWarning, MarginalMonitor
+
+
+def logits(n=40, K=4, seed=0, shift=0.0):
+    z = torch.randn(n, K, generator=torch.Generator().manual_seed(seed))
+    z[:, 0] += shift
+    return z
+
+
+def divergence(prior, z):
+    prior = prior.double()
+    return (torch.xlogy(prior, prior) - torch.xlogy(prior, z.double().softmax(1).mean(0))).sum()
+
+
+def close(actual, expected):
+    torch.testing.assert_close(actual, expected, atol=1e-6, rtol=1e-5)
+
+
+def test_kl_of_a_window_is_that_of_its_rows_together():
+    monitor, z = MarginalMonitor(torch.tensor([0.1, 0.2, 0.3, 0.4])), logits()
+    monitor.update(z[:7])
+    monitor(z[7:])
+    close(monitor.kl(), divergence(monitor.prior, z))
+    close(monitor.marginal(), z.double().softmax(1).mean(0))
+
+
+def test_prior_is_uniform_without_labels_and_theirs_with_them():
+    z, target = logits(), torch.arange(40) % 3
+    bare, labelled = MarginalMonitor(), MarginalMonitor()
+    bare.update(z)
+    labelled.update(z[:20], target[:20])
+    labelled.update(z[20:], target[20:])
+    close(bare.kl(), divergence(torch.full((4,), 0.25), z))
+    close(labelled.kl(), divergence(torch.bincount(target, minlength=4) / 40, z))
+    soft = MarginalMonitor()
+    soft.update(z, torch.nn.functional.one_hot(target, 4).float())
+    close(soft.kl(), labelled.kl())
+
+
+def test_ignored_rows_and_dense_inputs():
+    dense = torch.randn(2, 4, 3, 5, generator=torch.Generator().manual_seed(0))
+    target = torch.randint(0, 4, (2, 3, 5), generator=torch.Generator().manual_seed(1))
+    target[0, 0] = -100
+    monitor = MarginalMonitor()
+    monitor.update(dense, target)
+    rows, kept = dense.movedim(1, -1).reshape(-1, 4), target.flatten() != -100
+    labels = torch.bincount(target.flatten()[kept], minlength=4) / kept.sum()
+    close(monitor.kl(), divergence(labels, rows[kept]))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_dtypes_and_no_graph(dtype):
+    monitor, z = MarginalMonitor(), logits().to(dtype).requires_grad_()
+    monitor.update(z)
+    assert not monitor.kl().requires_grad
+    close(monitor.kl(), divergence(torch.full((4,), 0.25), z.detach()))
+
+
+def test_check_records_warns_once_and_starts_a_new_window():
+    monitor = MarginalMonitor(threshold=0.25)
+    monitor.update(logits())
+    assert monitor.check() < 0.25  # a warning would be an error
+    monitor.update(logits(shift=10.0))
+    with pytest.warns(MarginalDriftWarning, match=r"class 0 takes \d+% .*anchor=0\.1.*marginal_offset.*fold_offset"):
+        assert monitor.check() > 1
+    monitor.update(logits(shift=10.0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        monitor.check()
+    assert len(monitor.history) == 3
+    with pytest.raises(RuntimeError, match="no batch since"):
+        monitor.kl()
+
+
+def test_a_class_that_underflows_gives_a_finite_number():
+    monitor = MarginalMonitor(threshold=1e9)
+    monitor.update(torch.tensor([[1e4, 0.0], [1e4, 0.0]]))
+    assert 40 < monitor.check() < 88
+
+
+def test_forward_hook_watches_training_only():
+    torch.manual_seed(0)
+    model, monitor, x = nn.Linear(3, 4), MarginalMonitor(), torch.randn(10, 3)
+    handle = model.register_forward_hook(monitor.hook)
+    expected = divergence(torch.full((4,), 0.25), model(x).detach())
+    model.eval()
+    model(x + 100)
+    handle.remove()
+    close(monitor.kl(), expected)
+
+
+def test_checkpoint_goes_on_where_it_stopped():
+    whole, first, second = (MarginalMonitor(threshold=1e9) for _ in range(3))
+    target = torch.arange(40) % 3
+    for monitor in (whole, first):
+        monitor.update(logits(seed=1))
+        monitor.check()
+        monitor.update(logits(seed=2), target)
+    second.load_state_dict(first.state_dict())
+    for monitor in (whole, second):
+        monitor.update(logits(seed=3), target)
+    assert second.check() == whole.check()
+    assert second.history == whole.history
+    with pytest.raises(KeyError, match="expected the keys"):
+        second.load_state_dict({"history": []})
+
+
+def test_arguments_are_checked():
+    with pytest.raises(ValueError, match="threshold"):
+        MarginalMonitor(threshold=0.0)
+    with pytest.raises(ValueError, match="prior"):
+        MarginalMonitor(torch.tensor([0.5, 0.6]))
+    monitor = MarginalMonitor(torch.tensor([0.5, 0.5]))
+    with pytest.raises(ValueError, match="expected 2 classes"):
+        monitor.update(logits())
+    with pytest.raises(ValueError, match="expected 40 class indices"):
+        MarginalMonitor().update(logits(), torch.zeros(3, dtype=torch.long))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_update_does_not_wait_for_the_device():
+    monitor, z, target = MarginalMonitor(), logits().cuda(), (torch.arange(40) % 3).cuda()
+    monitor.update(z, target)  # the first call may allocate
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        monitor.update(z, target)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    close(monitor.kl().cpu(), divergence(torch.bincount(target.cpu(), minlength=4) / 40, logits()))
