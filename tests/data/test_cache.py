@@ -1,0 +1,124 @@
+"""The cache: hit, miss, damage, a full disk, and never a half-written file."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from gence.data import DataError, ImageSet, cache, load
+from gence.data.cache import cache_path, default_cache_dir
+
+from .conftest import digit_files, write_folder, zip_bytes
+
+
+def cached_files(folder: Path) -> list[Path]:
+    return sorted((folder / "images").iterdir()) if (folder / "images").is_dir() else []
+
+
+@contextmanager
+def file_size_limit(limit: int) -> Iterator[None]:
+    """The kernel refuses writes beyond `limit`, as a full disk does beyond its last block."""
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, old[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+
+
+def test_second_read_comes_from_the_cache(tmp_path: Path) -> None:
+    path = tmp_path / "a.zip"
+    path.write_bytes(zip_bytes(digit_files(5)))
+    first = load(path, cache_dir=tmp_path / "cache")
+    (stored,) = cached_files(tmp_path / "cache")
+    status = path.stat()
+    path.write_bytes(b"x" * status.st_size)  # same size and time: only the cache can answer
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    second = load(path, cache_dir=tmp_path / "cache")
+    torch.testing.assert_close(second.train.images, first.train.images, rtol=0, atol=0)
+    assert (second.train.checksum, second.train.classes) == (first.train.checksum, first.train.classes)
+    assert cached_files(tmp_path / "cache") == [stored]
+    with pytest.raises(DataError):
+        load(path, cache=False)
+
+
+def test_changed_source_and_other_size_are_decoded_anew(tmp_path: Path) -> None:
+    root = write_folder(tmp_path / "data", digit_files(5))
+    load(root)
+    write_folder(root, digit_files(6))
+    assert len(load(root).train) + len(load(root).test) == 18
+    assert load(root, image_size=4).train.image_shape == (1, 4, 4)
+    assert len(cached_files(default_cache_dir())) == 3
+    path = tmp_path / "a.zip"
+    for count in (3, 4):
+        path.write_bytes(zip_bytes(digit_files(count)))
+        assert len(load(path).train) + len(load(path).test) == 3 * count
+
+
+def test_without_cache_nothing_is_written(tmp_path: Path) -> None:
+    load(write_folder(tmp_path / "data", digit_files(3)), cache_dir=tmp_path / "cache", cache=False)
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("where", ["pixels", "metadata", "cut", "empty"])
+def test_damage_is_noticed_and_repaired(where: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root = write_folder(tmp_path / "data", digit_files(5))
+    first = load(root, cache_dir=tmp_path / "cache")
+    (stored,) = cached_files(tmp_path / "cache")
+    good = stored.read_bytes()
+    at = len(good) - 1 if where == "pixels" else good.index(b"digit1")
+    changed = good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :]
+    stored.write_bytes({"cut": good[:-100], "empty": b""}.get(where, changed))
+    with caplog.at_level(logging.WARNING, "gence.data"):
+        again = load(root, cache_dir=tmp_path / "cache")
+    assert "is damaged" in caplog.text
+    assert again.train.checksum == first.train.checksum
+    assert stored.read_bytes() == good
+
+
+def test_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
+    root = write_folder(tmp_path / "data", digit_files(30))
+    with (
+        file_size_limit(2048),
+        pytest.raises(DataError, match=r"cannot write .* MiB of decoded images to .*GENCE_CACHE"),
+    ):
+        load(root, cache_dir=tmp_path / "cache")
+    assert cached_files(tmp_path / "cache") == []
+    assert len(load(root, cache_dir=tmp_path / "cache").train) == 72
+    assert len(cached_files(tmp_path / "cache")) == 1
+
+
+def test_cache_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    root = write_folder(tmp_path / "data", digit_files(3))
+    with pytest.raises(DataError, match="cannot write"):
+        load(root, cache_dir=tmp_path / "file")
+
+
+def test_interrupted_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: int) -> None:
+        raise KeyboardInterrupt
+
+    images = ImageSet.from_arrays(torch.zeros(2, 8, 8, dtype=torch.uint8), [0, 1])
+    path = cache_path(tmp_path, "x", {})
+    monkeypatch.setattr(cache.os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        cache.write(path, {"train": images})
+    assert cached_files(tmp_path) == []
+
+
+def test_default_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GENCE_CACHE", "/somewhere")
+    assert default_cache_dir() == Path("/somewhere")
+    monkeypatch.delenv("GENCE_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
+    assert default_cache_dir() == Path("/xdg/gence")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert default_cache_dir() == Path.home() / ".cache" / "gence"
