@@ -22,6 +22,7 @@ from gence.losses.modules import (
     MAELoss,
     SupConLoss,
 )
+from gence.losses.monitor import MarginalDriftWarning, MarginalMonitor
 from gence.losses.offset import fold_offset, marginal_offset
 from gence.losses.registry import LOSSES, LossInfo, create_loss, loss_info
 from gence.losses.targets import TwoHot
@@ -40,6 +41,8 @@ __all__ = [
     "LogitAdjustedLoss",
     "LossInfo",
     "MAELoss",
+    "MarginalDriftWarning",
+    "MarginalMonitor",
     "RunningMarginal",
     "SupConLoss",
     "TwoHot",

@@ -144,8 +144,8 @@ def focal_loss(
         u = -log_p  # >= 0
         # Near u = 0, (1 - e^-u)^gamma u is u^(gamma + 1) to rounding, and its slope there is finite for every gamma.
         small = u < 1e-8
-        inner = torch.where(small, 1.0, u)
-        return torch.where(small, u ** (gamma + 1), (-(-inner).expm1()) ** gamma * u)
+        near, far = torch.where(small, u, 0.0), torch.where(small, 1.0, u)  # the branch not taken stays finite
+        return torch.where(small, near ** (gamma + 1), (-(-far).expm1()) ** gamma * far)
 
     return _of_log_probs(cost, input, target, weight, ignore_index, reduction, label_smoothing)
 
