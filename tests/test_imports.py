@@ -1,0 +1,56 @@
+"""What an import costs and brings: torch alone, no work, all public names."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import gence
+
+OPTIONAL = (
+    "torchvision", "sklearn", "scipy", "pandas", "pyarrow", "matplotlib", "typer", "rich", "safetensors", "PIL",
+    "jinja2", "filelock", "timm", "optuna", "ray", "datasets", "tensorboard", "triton", "skorch", "lightning",
+    "transformers",
+)  # fmt: skip
+
+IMPORT_AFTER_TORCH = """
+import json, sys
+import torch
+before = {name.partition(".")[0] for name in sys.modules}
+import gence
+after = {name.partition(".")[0] for name in sys.modules}
+print(json.dumps(sorted(after - before - set(sys.stdlib_module_names))))
+"""
+
+IMPORT_WITHOUT_OPTIONAL = """
+import sys
+for name in sys.argv[1:]:
+    sys.modules[name] = None  # "import name" raises ImportError
+import torch, gence
+print(float(gence.gen_cross_entropy(torch.zeros(4, 3), torch.tensor([0, 1, 2, 0]))))
+"""
+
+
+def python(program: str, *args: str) -> str:
+    done = subprocess.run([sys.executable, "-c", program, *args], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_import_pulls_torch_only() -> None:
+    assert json.loads(python(IMPORT_AFTER_TORCH)) == ["gence"]
+
+
+def test_the_loss_works_where_nothing_but_torch_is_installed() -> None:
+    without_triton = [name for name in OPTIONAL if name != "triton"]  # torch itself looks for triton
+    assert float(python(IMPORT_WITHOUT_OPTIONAL, *without_triton)) == pytest.approx(1.3862943611)
+
+
+def test_public_names_are_there() -> None:
+    assert len(set(gence.__all__)) == len(gence.__all__)
+    missing = [name for name in gence.__all__ if not hasattr(gence, name)]
+    assert missing == []
+    assert gence.__version__.count(".") == 2
