@@ -97,12 +97,13 @@ def batch_size_figure() -> Figure:
     figure = _figure()
     axes = figure.subplots()
     curves = (
-        ("GenCE, and anchored to the batch's labels", GenCE(anchor=0.1), ORANGE),
-        ("anchored 0.1 to a fixed prior", GenCE(anchor=0.1, prior=population.prior), GREEN),
+        ("GenCE", GenCE(), ORANGE, "-"),
+        ("anchored 0.1 to the batch's own labels", GenCE(anchor=0.1), BLUE, "--"),
+        ("anchored 0.1 to a fixed prior", GenCE(anchor=0.1, prior=population.prior), GREEN, "-"),
     )
-    for name, score, colour in curves:
+    for name, score, colour, line in curves:
         bias = [row.minimiser_bias for row in batch_size_table(population, sizes, score)]
-        axes.plot(sizes, bias, marker="o", label=name, color=colour)
+        axes.plot(sizes, bias, line, marker="o", label=name, color=colour)
     axes.set_xscale("log", base=2)
     axes.set(xlabel="batch size", ylabel="largest error of the minimiser")
     axes.set_title("What finite batches do to the minimiser")

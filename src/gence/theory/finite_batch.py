@@ -81,12 +81,13 @@ class BatchRisk:
             return generative
         prior = label_mass if self.score.prior is None else self.score.prior
         cross: Tensor = self.probabilities @ _product(prior, log_s - math.log(B)).sum(1)
-        return generative + self.score.anchor * (self._prior_information() - cross)
+        divergence: Tensor = self._prior_information() - cross
+        return generative + self.score.anchor * divergence
 
     def _prior_information(self) -> Tensor:
         """E sum_k pi_k log pi_k of the anchor's prior; the batch's own label counts are binomial(B, pi_k)."""
         if self.score.prior is not None:
-            return torch.special.xlogy(self.score.prior, self.score.prior).sum()
+            return torch.xlogy(self.score.prior, self.score.prior).sum()
         B, pi = self.batch_size, self.population.prior[:, None]
         counts = torch.arange(B + 1, dtype=torch.float64)  # (B + 1,)
         log_choose = torch.lgamma(torch.tensor(B + 1.0, dtype=torch.float64))

@@ -28,7 +28,7 @@ def risk(score: Score, population: Population, forecast: Tensor) -> float:
     >>> from gence.theory import GenCE, Population
     >>> population = Population(torch.tensor([[0.9, 0.1], [0.2, 0.8]], dtype=torch.float64))
     >>> round(risk(GenCE(), population, population.kernel), 6)  # minus the mutual information of x and y
-    -0.275535
+    -0.275396
     """
     return expected_score(score, population, checked_log_forecast(population, forecast)).item()
 

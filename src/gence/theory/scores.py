@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from gence.theory.kernels import Population, check_weights
+from gence.theory.kernels import Population, check_kernel
 
 
 class Score(Protocol):
@@ -102,7 +102,7 @@ class GenCE:
         if not self.anchor >= 0:
             raise ValueError(f"anchor: expected anchor >= 0, got {self.anchor}.")
         if self.prior is not None:
-            object.__setattr__(self, "prior", check_weights(self.prior, self.prior.numel(), "prior"))
+            object.__setattr__(self, "prior", check_kernel(self.prior[None], "prior")[0])
 
     def __call__(self, log_forecast: Tensor, population: Population) -> Tensor:
         """Return the (m, K) table of scores."""

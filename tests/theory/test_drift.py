@@ -1,0 +1,62 @@
+"""Curvature and loss along class biases: closed forms against the loss itself."""
+
+import math
+
+import pytest
+import torch
+
+from gence.losses import gen_cross_entropy
+from gence.theory import bias_curvature, bias_profile, toy_curvature, toy_logits, toy_plateau, toy_profile
+
+PRIOR = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("anchor", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("prior", [None, PRIOR], ids=["own prior", "given prior"])
+def test_curvature_is_the_losss_hessian(anchor, prior):
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(20, 4, generator=generator, dtype=torch.float64)
+    target = torch.randint(0, 3, (20,), generator=generator)  # class 3 has no label
+    hessian = torch.func.hessian(lambda b: gen_cross_entropy(logits + b, target, anchor=anchor, prior=prior))
+    expected = hessian(torch.zeros(4, dtype=torch.float64))
+    torch.testing.assert_close(bias_curvature(logits, target, anchor=anchor, prior=prior), expected, atol=1e-14, rtol=0)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10])
+@pytest.mark.parametrize("sharpness", [0.3, 0.6, 0.999])
+@pytest.mark.parametrize("anchor", [0.0, 0.1, 1.0])
+def test_toys_closed_forms(classes, sharpness, anchor):
+    logits, target = toy_logits(classes, sharpness, per_class=2)
+    direction = torch.eye(classes, dtype=torch.float64)[0] - 1 / classes
+    direction = direction / direction.norm()
+    curvature = (direction @ bias_curvature(logits, target, anchor=anchor) @ direction).item()
+    assert curvature == pytest.approx(toy_curvature(classes, sharpness, anchor=anchor), abs=1e-14)
+    offsets = torch.linspace(-30, 30, 13, dtype=torch.float64)
+    profile = bias_profile(logits, target, torch.cat([offsets, torch.zeros(1)]), anchor=anchor)
+    torch.testing.assert_close(toy_profile(classes, sharpness, offsets, anchor=anchor), profile[:-1] - profile[-1])
+
+
+def test_curvature_vanishes_at_a_guess_and_at_certainty():
+    assert toy_curvature(10, 0.1) == pytest.approx(0, abs=1e-16)
+    assert toy_curvature(10, 0.1, anchor=1.0) == pytest.approx(0.1)
+    assert toy_curvature(10, 0.1, anchor=0.1) == pytest.approx(0.01)
+    assert toy_curvature(10, 1 - 1e-6) < 1e-6
+
+
+def test_cost_of_one_class_for_everything_is_bounded_only_without_the_anchor():
+    far = torch.tensor([100.0, 200.0], dtype=torch.float64)
+    plain = toy_profile(10, 1 - 1e-9, far)
+    torch.testing.assert_close(plain, torch.full((2,), math.log(10) / 10).double(), atol=1e-6, rtol=0)
+    assert toy_plateau(10) == pytest.approx(math.log(10) / 10)
+    anchored = toy_profile(10, 1 - 1e-9, far, anchor=0.1)
+    assert (anchored[1] - anchored[0]).item() == pytest.approx(0.1 * 0.9 * 100)  # the force anchor * (1 - 1/K) stays
+    assert toy_plateau(10, anchor=0.1) == math.inf
+
+
+def test_arguments_are_checked():
+    with pytest.raises(ValueError, match="flatten dense inputs"):
+        bias_curvature(torch.zeros(2, 3, 4), torch.zeros(2, dtype=torch.long))
+    with pytest.raises(ValueError, match="sharpness"):
+        toy_curvature(3, 1.0)
+    with pytest.raises(ValueError, match="classes"):
+        toy_plateau(1)

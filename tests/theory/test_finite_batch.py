@@ -1,0 +1,74 @@
+"""Batches of B draws: exact expectations against brute force, and what finite batches do to the minimiser."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from gence.losses import gen_cross_entropy
+from gence.theory import GenCE, Population, batch_risk, batch_size_table, minimise_batch_risk, random_population
+from gence.theory.finite_batch import batch_multisets, multinomial_probabilities
+
+POPULATION = random_population(4, 3, seed=1)
+
+
+def brute_force(population, forecast, batch_size, anchor, prior):
+    """Every ordered batch with every labelling, by the library's own loss."""
+    total = torch.zeros((), dtype=torch.float64)
+    points, classes = population.points, population.classes
+    for x in itertools.product(range(points), repeat=batch_size):
+        for y in itertools.product(range(classes), repeat=batch_size):
+            pairs = list(zip(x, y, strict=True))
+            probability = math.prod((population.weights[i] * population.kernel[i, k]).item() for i, k in pairs)
+            logits, target = forecast.log()[list(x)], torch.tensor(y)
+            total += probability * gen_cross_entropy(logits, target, anchor=anchor, prior=prior)
+    return total.item()
+
+
+@pytest.mark.parametrize("anchor", [0.0, 0.3])
+@pytest.mark.parametrize("own_prior", [True, False])
+def test_expectation_equals_brute_force(anchor, own_prior):
+    population, forecast = random_population(2, 3, seed=5), random_population(2, 3, seed=6).kernel
+    prior = None if own_prior else torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
+    expected = brute_force(population, forecast, 3, anchor, prior)
+    assert batch_risk(population, forecast, 3, GenCE(anchor=anchor, prior=prior)) == pytest.approx(expected, abs=1e-12)
+
+
+def test_batches_are_all_there():
+    counts = batch_multisets(4, 5)
+    assert counts.shape == (math.comb(8, 5), 4)
+    torch.testing.assert_close(multinomial_probabilities(counts, POPULATION.weights).sum(), torch.tensor(1.0).double())
+
+
+@pytest.mark.parametrize("anchor", [0.0, 0.1, 1.0])
+def test_no_bias_at_any_batch_size_with_the_batchs_own_prior(anchor):
+    for row in batch_size_table(POPULATION, (2, 3, 8), GenCE(anchor=anchor)):
+        assert row.minimiser_bias < 1e-8
+
+
+def test_value_gap_falls_like_one_over_b():
+    gaps = [row.value_gap for row in batch_size_table(POPULATION, (2, 4, 8, 16))]
+    ratios = torch.tensor(gaps[1:]) / torch.tensor(gaps[:-1])
+    torch.testing.assert_close(ratios, torch.full((3,), 0.5), atol=0.02, rtol=0)
+
+
+def test_fixed_prior_biases_small_batches_and_the_bias_falls():
+    rows = batch_size_table(POPULATION, (2, 4, 8, 16), GenCE(anchor=0.1, prior=POPULATION.prior))
+    bias = [row.minimiser_bias for row in rows]
+    assert bias[0] > 0.02
+    assert all(later < 0.6 * earlier for earlier, later in itertools.pairwise(bias))
+
+
+def test_a_class_that_never_occurs_is_no_trouble():
+    population = Population(torch.tensor([[0.7, 0.3, 0.0], [0.2, 0.8, 0.0]]).double())
+    assert math.isfinite(batch_risk(population, population.kernel, 3, GenCE(anchor=0.1)))
+
+
+def test_limits_are_named():
+    with pytest.raises(ValueError, match="use fewer inputs"):
+        batch_risk(random_population(20, 3), random_population(20, 3).kernel, 20)
+    with pytest.raises(ValueError, match="at least 2"):
+        minimise_batch_risk(POPULATION, 1)
+    with pytest.raises(ValueError, match="at least 1"):
+        batch_risk(POPULATION, POPULATION.kernel, 0)
