@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import resource
 import tarfile
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +60,17 @@ def write_folder(root: Path, files: Mapping[str, bytes]) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(data)
     return root
+
+
+@contextmanager
+def file_size_limit(limit: int) -> Iterator[None]:
+    """The kernel refuses writes beyond `limit`, as a full disk does beyond its last block."""
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, old[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
 
 
 @pytest.fixture(autouse=True)

@@ -211,6 +211,18 @@ class TestSums:
             load_images(root)
 
 
+def test_more_files_than_a_plain_zip_can_count(tmp_path: Path) -> None:
+    path = tmp_path / "many.zip"
+    path.write_bytes(zip_bytes({f"a/{i}.png": b"" for i in range(65_600)}))
+    with open_container(path) as container:
+        assert len(container.files) == 65_600
+    data = path.read_bytes()
+    at = data.rindex(b"PK\x06\x06") + 32  # the count in the 64-bit end record
+    path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    with pytest.raises(DataError, match="its end record says 65601"), open_container(path):
+        pass
+
+
 def test_archive_stem() -> None:
     assert archive_stem(Path("a/cifar10-test.tar.gz")) == "cifar10-test"
     assert archive_stem(Path("a/cifar10-test.TGZ")) == "cifar10-test"

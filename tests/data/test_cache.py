@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,22 +12,11 @@ import torch
 from gence.data import DataError, ImageSet, cache, load
 from gence.data.cache import cache_path, default_cache_dir
 
-from .conftest import digit_files, write_folder, zip_bytes
+from .conftest import digit_files, file_size_limit, write_folder, zip_bytes
 
 
 def cached_files(folder: Path) -> list[Path]:
     return sorted((folder / "images").iterdir()) if (folder / "images").is_dir() else []
-
-
-@contextmanager
-def file_size_limit(limit: int) -> Iterator[None]:
-    """The kernel refuses writes beyond `limit`, as a full disk does beyond its last block."""
-    old = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, old[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, old)
 
 
 def test_second_read_comes_from_the_cache(tmp_path: Path) -> None:

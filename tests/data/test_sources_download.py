@@ -18,7 +18,7 @@ from gence.data import DataError, known, load, load_images
 from gence.data.download import fetch
 from gence.data.known import KNOWN, RemoteFile
 
-from .conftest import tar_bytes
+from .conftest import file_size_limit, tar_bytes
 
 RNG = np.random.default_rng(0)
 
@@ -142,6 +142,24 @@ def test_mirror_goes_first(server: tuple[str, Path], tmp_path: Path, monkeypatch
     (tmp_path / "a.bin").unlink()
     with pytest.raises(DataError, match="404"):
         fetch(unreachable, tmp_path)
+
+
+def test_a_wrong_mirror_does_not_stop_the_right_site(
+    server: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = serve(server, "a.bin", b"right")
+    (server[1] / "mirror").mkdir()
+    (server[1] / "mirror" / "a.bin").write_bytes(b"wrong")
+    monkeypatch.setenv("GENCE_MIRROR", f"{server[0]}/mirror")
+    assert fetch(remote, tmp_path).read_bytes() == b"right"
+    assert _Quiet.requests == ["/mirror/a.bin", "/a.bin"]
+
+
+def test_full_disk_leaves_nothing_behind(server: tuple[str, Path], tmp_path: Path) -> None:
+    remote = serve(server, "a.bin", bytes(10_000))
+    with file_size_limit(4096), pytest.raises(DataError, match=r"cannot write .*a\.bin: File too large.*GENCE_CACHE"):
+        fetch(remote, tmp_path / "downloads")
+    assert list((tmp_path / "downloads").iterdir()) == []
 
 
 def test_cut_off_download(server: tuple[str, Path], tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from gence.data.known import RemoteFile, SourceInfo
 from gence.data.sources import ReadOptions
 
 _TIMEOUT_S = 60
+# ValueError: an address that is none. It also covers DataError, a wrong checksum: the next address may be sound.
 _UNREACHABLE = (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError, ValueError)
 
 
