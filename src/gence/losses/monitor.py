@@ -30,7 +30,7 @@ class MarginalMonitor:
     Args:
         prior: the class distribution (K,) that predictions should show. None: that of the labels given to ``update``,
             or uniform if it was given none.
-        threshold: in nats. One class of ten that has lost nine tenths of its mass gives 0.14, one that is lost altogether
+        threshold: in nats. One class of ten that lost nine tenths of its mass gives 0.14, one that is lost altogether
             0.5 to 1, every prediction in one class 20 and more. Small networks that ended sound (below 0.001) had
             passed 0.15 to 0.22 on the way, hence the default of 0.5. With more classes each counts for less: lower it.
         ignore_index: rows with this label are left out.
