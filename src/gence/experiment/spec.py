@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -26,17 +25,16 @@ from gence.experiment.fields import (
     check_keys,
     from_mapping,
     normalise_fields,
-    number,
 )
+from gence.experiment.loss_spec import LossSpec
 from gence.experiment.recipe import PER_RUN_FIELDS, Recipe, named_recipe
+
+__all__ = ["SCHEMA_VERSION", "LossSpec", "RunSpec", "Subset", "canonical_json"]
 
 SCHEMA_VERSION = 1
 """Rises when an old spec would mean something else; fields that are merely added are marked "added_later" instead."""
 
 _SPLITS = ("test", "val")
-_LOSS_FORM = re.compile(r"\s*(?P<name>[A-Za-z_][\w.+-]*)\s*(?:\((?P<params>.*)\))?\s*", re.DOTALL)
-
-ParamValue = float | int | str | bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,80 +77,6 @@ class Subset:
             made: Subset = from_mapping(cls, value)
             return made
         return cls() if value in ("all", None) else cls(n=value)
-
-
-@dataclass(frozen=True, init=False)
-class LossSpec:
-    """A loss by name, with its parameters.
-
-    "prior" may be "train" (the training subset's class distribution), "uniform", or absent (the batch's own).
-    A whole number is kept as an int, so that `anchor=1` and `anchor=1.0` are one loss.
-
-    >>> str(LossSpec(name="gence", params={"prior": "train", "anchor": 0.1}))
-    'gence(anchor=0.1,prior=train)'
-    """
-
-    name: str
-    pairs: tuple[tuple[str, ParamValue], ...]
-
-    def __init__(self, *, name: str, params: Mapping[str, ParamValue] | None = None) -> None:
-        if not isinstance(name, str) or not name:
-            raise SpecError(f"LossSpec.name must be the name of a loss, got {name!r}")
-        checked = {param: _param(name, param, value) for param, value in (params or {}).items()}
-        object.__setattr__(self, "name", name)
-        object.__setattr__(self, "pairs", tuple(sorted(checked.items())))
-
-    @property
-    def params(self) -> dict[str, ParamValue]:
-        """The parameters, in a dictionary of its own: changing it does not change the spec."""
-        return dict(self.pairs)
-
-    def __str__(self) -> str:
-        inner = ",".join(f"{name}={_param_text(value)}" for name, value in self.pairs)
-        return f"{self.name}({inner})" if inner else self.name
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the loss as JSON-ready values."""
-        return {"name": self.name, "params": self.params}
-
-    def replace(self, **changes: ParamValue) -> LossSpec:
-        """Return a copy with some parameters set."""
-        return LossSpec(name=self.name, params={**self.params, **changes})
-
-    @classmethod
-    def parse(cls, text: str) -> LossSpec:
-        """Read the string form, `name` or `name(param=value, ...)`; words need no quotes.
-
-        >>> LossSpec.parse("gence(anchor=0.1, prior=uniform)").to_dict()
-        {'name': 'gence', 'params': {'anchor': 0.1, 'prior': 'uniform'}}
-        """
-        match = _LOSS_FORM.fullmatch(text)
-        if match is None:
-            raise SpecError(f"loss is {text!r}; expected name or name(param=value, ...), such as gence(anchor=0.1)")
-        params: dict[str, ParamValue] = {}
-        for part in filter(str.strip, (match["params"] or "").split(",")):
-            name, equals, value = (piece.strip() for piece in part.partition("="))
-            if not equals or not name.isidentifier() or not value:
-                raise SpecError(f"loss {text!r} has {part.strip()!r}; expected param=value")
-            if name in params:
-                raise SpecError(f"loss {text!r} gives {name!r} twice")
-            params[name] = _read_param(value)
-        return cls(name=match["name"], params=params)
-
-    @classmethod
-    def from_value(cls, value: Any) -> LossSpec:
-        """Build a loss from itself, its string form, or a mapping of name and parameters.
-
-        The mapping may be flat (`{"name": "gence", "anchor": 0.1}`, as a TOML table reads best) or have "params".
-        """
-        if isinstance(value, LossSpec):
-            return value
-        if isinstance(value, str):
-            return cls.parse(value)
-        if not isinstance(value, Mapping) or "name" not in value:
-            raise SpecError(f"loss is {value!r}; expected a name, name(param=value), or a table with a name")
-        flat = {name: item for name, item in value.items() if name not in ("name", "params")}
-        return cls(name=value["name"], params={**value.get("params", {}), **flat})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,30 +209,3 @@ def _coerced(name: str, value: Any) -> Any:
     if name == "recipe" and isinstance(value, Mapping):
         return Recipe.from_dict(value)
     return value
-
-
-def _param(loss: str, name: str, value: Any) -> ParamValue:
-    """Return one checked parameter of a loss; whole floats become ints, so that each number has one spelling."""
-    if not isinstance(name, str) or not name.isidentifier():
-        raise SpecError(f"a parameter of loss {loss!r} is called {name!r}; expected a Python name")
-    if isinstance(value, bool | str):
-        return value
-    real: float = number(f"parameter {name!r} of loss {loss!r}", value, float)
-    return int(real) if real.is_integer() else real
-
-
-def _param_text(value: ParamValue) -> str:
-    """Return a parameter as the string form writes it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _read_param(text: str) -> ParamValue:
-    """Read a parameter of the string form: true, false, a number, or a word (with or without quotes)."""
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
-        return text[1:-1]
-    try:
-        return float(text)
-    except ValueError:
-        return text

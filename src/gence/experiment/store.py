@@ -16,16 +16,15 @@ import hashlib
 import io
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from filelock import FileLock
 
 from gence.experiment import atomic, records
 from gence.experiment.atomic import StoreError
 from gence.experiment.environment import environment_record
 from gence.experiment.index import cached_rows
+from gence.experiment.pack import Pack
 from gence.experiment.records import Record
 from gence.experiment.result import RunResult
 from gence.experiment.spec import RunSpec
@@ -63,14 +62,6 @@ class CheckReport:
         return not self.problems
 
 
-@dataclass
-class _Pack:
-    """Where each record stands in `records.jsonl`, for one state of that file."""
-
-    signature: tuple[int, int] | None = None
-    places: dict[str, tuple[int, int]] = field(default_factory=dict)
-
-
 class Store:
     """A folder of records.
 
@@ -81,7 +72,7 @@ class Store:
 
     def __init__(self, path: str | os.PathLike[str], *, must_exist: bool = False) -> None:
         self.root = Path(path)
-        self._pack = _Pack()
+        self._pack = Pack(self.root / "records.jsonl")
         if self.root.exists() and not self.root.is_dir():
             raise StoreError(f"the store {self.root} is a file; a store is a folder")
         if must_exist and not self.root.is_dir():
@@ -115,12 +106,12 @@ class Store:
 
     def has(self, key: str) -> bool:
         """Return whether the run with this key is recorded."""
-        return self._record_path(key).exists() or key in self._packed()
+        return self._record_path(key).exists() or key in self._pack
 
     def keys(self) -> set[str]:
         """Return the keys of all recorded runs, from names alone: no record is opened."""
         # Loose files before the pack: a record on its way into the pack is then seen at least once.
-        return {key for key, _ in self._loose()} | set(self._packed())
+        return {key for key, _ in self._loose()} | set(self._pack)
 
     def missing(self, specs: Iterable[RunSpec]) -> list[RunSpec]:
         """Return the specs that are not recorded, each once, in the order given."""
@@ -142,16 +133,14 @@ class Store:
         try:
             line = self._record_path(key).read_bytes().rstrip(b"\n")
         except FileNotFoundError:
-            place = self._packed().get(key)
+            packed = self._pack.line(key)
         else:
             if records.key_of_line(line) not in (key, None):
                 raise StoreError(f"{self._where(key)} holds the record of another run; remove it to have this one done")
             return line
-        if place is None:
+        if packed is None:
             raise StoreError(f"the store {self.root} has no record {key}")
-        with self.pack_path.open("rb") as file:
-            file.seek(place[0])
-            return file.read(place[1]).rstrip(b"\n")
+        return packed
 
     def predictions(self, key: str) -> dict[str, np.ndarray] | None:
         """Return the compact predictions of a run, or None where none were kept."""
@@ -213,12 +202,12 @@ class Store:
 
         Predictions stay where they are. Others may read and write meanwhile.
         """
-        with self._pack_lock():
+        with self._pack.locked():
             loose = dict(self._loose())
-            lines = {key: self.line(key) for key in sorted({*loose, *self._packed()})}
+            lines = {key: self.line(key) for key in sorted({*loose, *self._pack})}
             for key, line in lines.items():
                 records.verified_body(line, self._where(key))
-            self._write_pack(lines)
+            self._pack.write(lines)
             for path in loose.values():
                 path.unlink(missing_ok=True)
         return len(lines)
@@ -228,20 +217,14 @@ class Store:
         problems: list[str] = []
         sound = 0
         loose = dict(self._loose())
-        for key in sorted({*loose, *self._packed()}):
+        for key in sorted({*loose, *self._pack}):
             try:
                 self._check_predictions(self.read(key))
                 sound += 1
             except StoreError as error:
                 problems.append(str(error))
         problems += [f"{path} is not where and named as a record is" for path in self._strangers()]
-        if self.pack_path.exists():
-            with self.pack_path.open("rb") as file:
-                problems += [
-                    f"{self.pack_path}:{number} is not a record: it was cut short or reformatted"
-                    for number, line in enumerate(file, start=1)
-                    if records.key_of_line(line) is None
-                ]
+        problems += self._pack.strangers()
         leftovers = tuple(sorted(self.root.rglob(f"{atomic.TEMPORARY_PREFIX}*")))
         if remove_leftovers:
             for path in leftovers:
@@ -253,15 +236,15 @@ class Store:
     @property
     def pack_path(self) -> Path:
         """The file of packed records."""
-        return self.root / "records.jsonl"
+        return self._pack.path
 
     def loose_files(self) -> Sequence[tuple[str, Path]]:
         """Return the keys and files of the records that are not packed."""
         return list(self._loose())
 
-    def packed_keys(self) -> Iterable[str]:
+    def packed_keys(self) -> list[str]:
         """Return the keys of the packed records."""
-        return self._packed().keys()
+        return list(self._pack)
 
     def _record_path(self, key: str) -> Path:
         return self.root / "records" / key[:2] / f"{key}.json"
@@ -293,42 +276,14 @@ class Store:
             with os.scandir(folder) as entries:
                 yield from (Path(entry.path) for entry in entries)
 
-    def _packed(self) -> dict[str, tuple[int, int]]:
-        """Return where each packed record stands; the file is scanned again only after it changed."""
-        try:
-            stat = self.pack_path.stat()
-        except FileNotFoundError:
-            return {}
-        signature = (stat.st_size, stat.st_mtime_ns)
-        if self._pack.signature != signature:
-            places: dict[str, tuple[int, int]] = {}
-            offset = 0
-            with self.pack_path.open("rb") as file:
-                for line in file:
-                    key = records.key_of_line(line)
-                    if key is not None:
-                        places[key] = (offset, len(line))
-                    offset += len(line)
-            self._pack = _Pack(signature, places)
-        return self._pack.places
-
-    def _pack_lock(self) -> FileLock:
-        (self.root / "claims").mkdir(parents=True, exist_ok=True)
-        return FileLock(self.root / "claims" / "pack.lock")
-
-    def _write_pack(self, lines: Mapping[str, bytes]) -> None:
-        atomic.replace(self.pack_path, b"".join(lines[key] + b"\n" for key in sorted(lines)))
-        self._pack = _Pack()
-
     def _take(self, key: str, line: bytes, other: Store) -> None:
         """Store another store's record as it is, in place of this store's own where it has one."""
         predictions = other._predictions_path(key)
         if predictions.exists():
             atomic.replace(self._predictions_path(key), predictions.read_bytes())
-        if key in self._packed():
-            with self._pack_lock():
-                lines = {packed: self.line(packed) for packed in self._packed()}
-                self._write_pack({**lines, key: line})
+        if key in self._pack:
+            with self._pack.locked():
+                self._pack.write({**{packed: self.line(packed) for packed in self._pack}, key: line})
             self._record_path(key).unlink(missing_ok=True)
         else:
             atomic.replace(self._record_path(key), line + b"\n")

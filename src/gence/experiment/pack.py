@@ -1,0 +1,79 @@
+"""Many records in one file of JSON lines, as a repository keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from filelock import FileLock
+
+from gence.experiment import atomic, records
+
+
+class Pack:
+    """The file of packed records; where each one stands is found in one pass, again only after the file changed.
+
+    Args:
+        path: the file; it need not exist.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._signature: tuple[int, int] | None = None
+        self._places: dict[str, tuple[int, int]] = {}
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._scanned()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._scanned())
+
+    def line(self, key: str) -> bytes | None:
+        """Return a packed record as it is stored, without the newline; None if it is not here."""
+        place = self._scanned().get(key)
+        if place is None:
+            return None
+        with self.path.open("rb") as file:
+            file.seek(place[0])
+            return file.read(place[1]).rstrip(b"\n")
+
+    def write(self, lines: Mapping[str, bytes]) -> None:
+        """Replace the file by these records, in the order of their keys. Hold `locked()` meanwhile."""
+        atomic.replace(self.path, b"".join(lines[key] + b"\n" for key in sorted(lines)))
+        self._signature = None
+
+    def locked(self) -> FileLock:
+        """Return the lock that keeps two processes from packing at once, which could lose records."""
+        folder = self.path.parent / "claims"
+        folder.mkdir(parents=True, exist_ok=True)
+        return FileLock(folder / "pack.lock")
+
+    def strangers(self) -> list[str]:
+        """Return a sentence for each line that is no record."""
+        if not self.path.exists():
+            return []
+        with self.path.open("rb") as file:
+            return [
+                f"{self.path}:{number} is not a record: it was cut short or reformatted"
+                for number, line in enumerate(file, start=1)
+                if records.key_of_line(line) is None
+            ]
+
+    def _scanned(self) -> dict[str, tuple[int, int]]:
+        """Return where each record begins and how long it is."""
+        try:
+            stat = self.path.stat()
+        except FileNotFoundError:
+            return {}
+        signature = (stat.st_size, stat.st_mtime_ns)
+        if self._signature != signature:
+            places: dict[str, tuple[int, int]] = {}
+            offset = 0
+            with self.path.open("rb") as file:
+                for line in file:
+                    key = records.key_of_line(line)
+                    if key is not None:
+                        places[key] = (offset, len(line))
+                    offset += len(line)
+            self._signature, self._places = signature, places
+        return self._places

@@ -1,0 +1,210 @@
+"""The study of one loss: its trials, which Optuna keeps in a journal beside the records, and their runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gence.experiment.fields import SpecError, check_choice
+from gence.experiment.run import RunReport
+from gence.experiment.search import suggested
+from gence.experiment.spec import LossSpec, RunSpec, canonical_json
+from gence.experiment.store import Store
+
+if TYPE_CHECKING:
+    import optuna
+
+METRICS = {"accuracy": ("maximize", 0.0), "nll": ("minimize", 1e6)}
+"""What can be tuned for: the direction, and what a run that diverged counts as."""
+
+_STUDY_LAYOUT = 1
+_CHANGES = "changes"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedLoss:
+    """The best trial of a loss.
+
+    Attributes:
+        asked: the loss as it was asked for.
+        changes: what the trial changed in the base: rate, weight decay, warm-up and the loss's own parameters.
+        value: the metric on the held-out part, mean over the tuning seeds.
+        trials: how many trials the loss has had; pruned and failed ones count.
+        pruned: how many of them were pruned.
+    """
+
+    asked: LossSpec
+    changes: dict[str, Any]
+    value: float
+    trials: int
+    pruned: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneSettings:
+    """How trials are judged; a study with other settings is another study.
+
+    Attributes:
+        trials: trials for each loss.
+        seeds: seeds over which a trial's value is the mean.
+        val_fraction: the part of the small training set that is held out.
+        metric: "accuracy" or "nll", on the held-out part.
+        rungs: fractions of the epochs at which a trial is judged; (1.0,) never prunes.
+        batch: how many trials of each loss are proposed at once, and train side by side.
+    """
+
+    trials: int = 32
+    seeds: tuple[int, ...] = (1000,)
+    val_fraction: float = 0.2
+    metric: str = "accuracy"
+    rungs: tuple[float, ...] = (0.25, 1.0)
+    batch: int = 8
+
+    def __post_init__(self) -> None:
+        check_choice("metric", self.metric, METRICS)
+        if self.trials < 1 or self.batch < 1 or not self.seeds:
+            raise SpecError(f"trials, batch and seeds must not be empty, got {self.trials}, {self.batch}, {self.seeds}")
+        if not 0 < self.val_fraction < 1:
+            raise SpecError(f"val_fraction must lie between 0 and 1, got {self.val_fraction}")
+        rising = list(self.rungs) == sorted(set(self.rungs))
+        if not rising or not self.rungs or self.rungs[0] <= 0 or self.rungs[-1] != 1:
+            raise SpecError(f"rungs must be rising fractions of the epochs that end in 1.0, got {self.rungs}")
+
+
+class Study:
+    """The Optuna study of one loss."""
+
+    def __init__(self, store: Store, base: RunSpec, loss: LossSpec, settings: TuneSettings) -> None:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self.store, self.base, self.loss, self.settings = store, base, loss, settings
+        storage = optuna.storages.JournalStorage(
+            optuna.storages.journal.JournalFileBackend(str(store.root / "tune" / "trials.log"))
+        )
+        self._name = _study_name(base, loss, settings)
+        self.study = optuna.create_study(
+            storage=storage,
+            study_name=self._name,
+            direction=METRICS[settings.metric][0],
+            pruner=optuna.pruners.MedianPruner(n_startup_trials=settings.batch),
+            load_if_exists=True,
+        )
+
+    def spent(self) -> int:
+        """Trials that are over, however they ended."""
+        return sum(trial.state.is_finished() for trial in self.study.get_trials(deepcopy=False))
+
+    def next_batch(self) -> Batch | None:
+        """Return the trials to do now: those a killed process left, and new ones up to the budget."""
+        import optuna
+
+        trials = self.study.get_trials(deepcopy=False)
+        pending = [t for t in trials if not t.state.is_finished() and _CHANGES in t.user_attrs]
+        # A process killed between asking and writing leaves a trial without values: it never was one.
+        for trial in trials:
+            if not trial.state.is_finished() and _CHANGES not in trial.user_attrs:
+                self.study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
+        missing = self.settings.trials - self._begun()
+        # New trials only when the old ones are over, so that a restart changes nothing about what is proposed.
+        for _ in range(0 if pending else min(missing, self.settings.batch)):
+            # A sampler with one seed would propose the same first trials again after each restart.
+            seed = int(
+                hashlib.sha256(f"{self._name}-{len(self.study.get_trials(deepcopy=False))}".encode()).hexdigest()[:8],
+                16,
+            )
+            self.study.sampler = optuna.samplers.TPESampler(seed=seed)
+            trial = self.study.ask()
+            changes = suggested(self.base, self.loss, trial)
+            trial.set_user_attr(_CHANGES, json.dumps({**changes, "loss": str(changes["loss"])}))
+        pending = [t for t in self.study.get_trials(deepcopy=False) if not t.state.is_finished()]
+        return Batch(self, pending) if pending else None
+
+    def _begun(self) -> int:
+        return sum(_CHANGES in trial.user_attrs for trial in self.study.get_trials(deepcopy=False))
+
+    def best(self) -> TunedLoss | None:
+        """Return the best finished trial."""
+        trials = [t for t in self.study.get_trials(deepcopy=False) if _CHANGES in t.user_attrs]
+        whole = [t for t in trials if t.state.name == "COMPLETE"]
+        if not whole:
+            return None
+        best = self.study.best_trial
+        return TunedLoss(
+            asked=self.loss,
+            changes=json.loads(best.user_attrs[_CHANGES]),
+            value=float(best.value) if best.value is not None else math.nan,
+            trials=sum(t.state.is_finished() for t in trials),
+            pruned=sum(t.state.name == "PRUNED" for t in trials),
+        )
+
+
+class Batch:
+    """Trials of one loss that train side by side."""
+
+    def __init__(self, study: Study, trials: Sequence[optuna.trial.FrozenTrial]) -> None:
+        self._study = study
+        self._open = list(trials)
+
+    def specs(self, rung: float) -> list[RunSpec]:
+        """Return the runs of the trials that are still in, at a fraction of the epochs."""
+        return [spec for trial in self._open for spec in self._runs(trial, rung)]
+
+    def judge(self, rung: float, report: RunReport) -> None:
+        """Tell Optuna how the trials did; the hopeless ones end here."""
+        import optuna
+
+        study, still_open = self._study.study, []
+        for frozen in self._open:
+            runs = self._runs(frozen, rung)
+            if any(spec.key in report.failed for spec in runs):
+                study.tell(frozen.number, state=optuna.trial.TrialState.FAIL)
+                continue
+            value = self._value(runs)
+            if rung == 1:
+                study.tell(frozen.number, value)
+                continue
+            # A trial a killed process left is only a number here; Optuna's handle on it reports and asks the pruner.
+            trial = optuna.trial.Trial(study, frozen._trial_id)
+            step = round(rung * 1000)
+            if step not in frozen.intermediate_values:  # it is there if the process was killed between two trials
+                trial.report(value, step=step)
+            if trial.should_prune():
+                study.tell(frozen.number, state=optuna.trial.TrialState.PRUNED)
+            else:
+                still_open.append(frozen)
+        self._open = still_open
+
+    def _runs(self, trial: optuna.trial.FrozenTrial, rung: float) -> list[RunSpec]:
+        base, settings = self._study.base, self._study.settings
+        changes = json.loads(trial.user_attrs[_CHANGES])
+        epochs = max(round(base.recipe.epochs * rung), 1)
+        warmup = round(changes.pop("recipe.warmup_epochs") * rung, 3)
+        judged = base.replace(
+            **changes,
+            ood=(),
+            evaluate_on="val",
+            **{
+                "subset.val_fraction": settings.val_fraction,
+                "recipe.epochs": epochs,
+                "recipe.warmup_epochs": warmup,
+            },
+        )
+        return [judged.replace(seed=seed) for seed in settings.seeds]
+
+    def _value(self, runs: Sequence[RunSpec]) -> float:
+        metric = self._study.settings.metric
+        values = [self._study.store.read(spec.key).result.metrics[metric] for spec in runs]
+        return sum(v if math.isfinite(v) else METRICS[metric][1] for v in values) / len(values)
+
+
+def _study_name(base: RunSpec, loss: LossSpec, settings: TuneSettings) -> str:
+    """Return a name that changes with whatever changes a trial's meaning, but not with the budget."""
+    judged = {"seeds": settings.seeds, "val": settings.val_fraction, "metric": settings.metric, "rungs": settings.rungs}
+    shared = base.replace(seed=0, loss="ce").to_dict()
+    digest = hashlib.sha256(canonical_json([_STUDY_LAYOUT, shared, judged]).encode()).hexdigest()[:12]
+    return f"{loss}-{digest}"

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import doctest
+import os
+import subprocess
+import sys
+
+import pytest
+from filelock import FileLock
+
+from gence.experiment import search
+from gence.experiment.atomic import StoreError
+from gence.experiment.fields import SpecError
+from gence.experiment.store import Store
+from gence.experiment.tune import TuneReport, TuneSettings, tune, tuned_grid
+from tests.experiment.tiny_trainer import make_specs, train
+
+LOSSES = ("ce", "gence", "gence(anchor=tune)")
+SETTINGS = TuneSettings(trials=6, batch=3, rungs=(0.5, 1.0), seeds=(1000, 1001))
+
+
+@pytest.fixture
+def base():
+    return make_specs(1)[0].replace(ood=["svhn"])
+
+
+@pytest.fixture
+def run(base, tmp_path, quiet_console):
+    def call(losses=LOSSES, settings=SETTINGS, trainer=train, **options) -> TuneReport:
+        options = {"device": "cpu", "cohort_size": 64, "console": quiet_console, **options}
+        return tune(base, losses, tmp_path / "store", settings=settings, trainer=trainer, **options)
+
+    return call
+
+
+def test_every_loss_gets_the_same_trials_and_none_sees_test_data(run, tmp_path):
+    report = run()
+    assert report.complete
+    assert [str(tuned.asked) for tuned in report.best] == list(LOSSES)
+    assert [tuned.trials for tuned in report.best] == [6, 6, 6]
+    frame = Store(tmp_path / "store").frame()
+    assert set(frame["evaluate_on"]) == {"val"}
+    assert set(frame["subset.val_fraction"]) == {0.2}
+    assert set(frame["ood"]) == {""}
+    assert set(frame["seed"]) == {1000, 1001}
+    assert set(frame["recipe.epochs"]) == {10, 20}
+    # Each loss has the first rung of each trial, over both seeds; the same rate is not proposed twice.
+    kind = frame["loss.anchor"].notna().map({True: "anchored", False: ""}) + frame["loss.name"]
+    first = frame[frame["recipe.epochs"] == 10].groupby(kind)
+    assert dict(first.size()) == {"ce": 12, "gence": 12, "anchoredgence": 12}
+    assert dict(first["recipe.lr"].nunique()) == {"ce": 6, "gence": 6, "anchoredgence": 6}
+    pruned = sum(tuned.pruned for tuned in report.best)
+    assert len(frame[frame["recipe.epochs"] == 20]) == 2 * (18 - pruned)
+    assert 0 < pruned < 9, "the pruner works, and not on the first batch"
+
+
+def test_the_best_is_the_best_that_was_run_in_full(run, tmp_path):
+    report = run()
+    frame = Store(tmp_path / "store").frame()
+    whole = frame[(frame["recipe.epochs"] == 20) & (frame["loss"] == "ce")]
+    means = whole.groupby(["recipe.lr", "recipe.weight_decay", "recipe.warmup_epochs"])["accuracy"].mean()
+    assert report.best[0].value == pytest.approx(means.max())
+    assert report.best[0].changes["recipe.lr"] in [lr for lr, *_ in means[means == means.max()].index]
+
+
+def test_the_final_grid_is_whole_fresh_and_on_test(run, base):
+    report = run()
+    specs = tuned_grid(report, range(3))
+    assert len(specs) == 9
+    assert {(s.evaluate_on, s.subset.val_fraction, s.recipe.epochs, s.ood) for s in specs} == {
+        ("test", 0.0, 20, ("svhn",))
+    }
+    assert {s.seed for s in specs} == {0, 1, 2}
+    anchored = specs[-1].loss
+    assert 0.01 <= anchored.params["anchor"] <= 1
+    assert specs[0].recipe.lr == report.best[0].changes["recipe.lr"] != base.recipe.lr
+    with pytest.raises(SpecError, match=r"seeds \[1000\] were used for tuning"):
+        tuned_grid(report, [3, 1000])
+
+
+def test_tuning_stopped_anywhere_goes_on_to_the_same_end(run, tmp_path, base, quiet_console):
+    undisturbed = tune(base, LOSSES, tmp_path / "other", settings=SETTINGS, trainer=train, device="cpu",
+                       cohort_size=64, console=quiet_console)  # fmt: skip
+    calls = []
+
+    def dying(specs, **options):
+        calls.append(len(specs))
+        if len(calls) in (1, 3, 4):
+            raise KeyboardInterrupt
+        return train(specs, **options)
+
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            run(trainer=dying)
+    report = run(trainer=dying)
+    assert report == undisturbed
+    assert Store(tmp_path / "store").keys() == Store(tmp_path / "other").keys()
+    before = len(calls)
+    assert run(trainer=dying) == report
+    assert len(calls) == before, "nothing is left to do"
+    more = run(trainer=dying, settings=TuneSettings(trials=7, batch=3, rungs=(0.5, 1.0), seeds=(1000, 1001)))
+    assert [tuned.trials for tuned in more.best] == [7, 7, 7]
+
+
+def test_failed_and_diverged_trials_count_against_the_budget(run):
+    def flawed(specs, **options):
+        if any(spec.loss.name == "ce" and spec.recipe.lr > 0.05 for spec in specs):
+            raise FloatingPointError("too fast")
+        return train(specs, **options)
+
+    report = run(losses=("ce", "gence"), trainer=flawed)
+    assert report.complete
+    assert report.best[0].changes["recipe.lr"] <= 0.05
+    assert report.best[0].trials == report.best[1].trials == 6
+
+
+def test_a_time_limit_stops_it(run, monkeypatch):
+    monkeypatch.setenv("EPOCH_S", "0.01")
+    report = run(time_limit=0.3)
+    assert (report.complete, report.stopped) == (False, "time limit")
+
+
+def test_two_at_once_in_one_store_is_an_error(run, tmp_path):
+    (tmp_path / "store" / "tune").mkdir(parents=True)
+    with FileLock(tmp_path / "store" / "tune" / "tune.lock"):
+        code = (
+            "import sys; from gence.experiment.tune import _alone; from pathlib import Path\n"
+            "with _alone(Path(sys.argv[1])): pass"
+        )
+        command = [sys.executable, "-c", code, str(tmp_path / "store" / "tune")]
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert StoreError.__name__ in done.stderr
+    assert "another process is tuning" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda base, path: tune(base, ["ce", "ce"], path), "different from each other"),
+        (lambda base, path: tune(base, [], path), "got none"),
+        (lambda base, path: tune(base, ["ec"], path), "loss is 'ec'"),
+        (
+            lambda base, path: tune(base, ["ce(label_smoothing=tune)", "gence(prior=tune)"], path),
+            "asks to tune 'prior'",
+        ),
+        (lambda base, path: TuneSettings(metric="acuracy"), "did you mean 'accuracy'"),
+        (lambda base, path: TuneSettings(rungs=(0.5,)), "end in 1.0"),
+        (lambda base, path: TuneSettings(val_fraction=0), "val_fraction"),
+        (lambda base, path: TuneSettings(trials=0), "trials"),
+    ],
+)
+def test_mistakes_are_named(base, tmp_path, call, message):
+    with pytest.raises(SpecError, match=message):
+        call(base, tmp_path / "store")
+    assert not (tmp_path / "store" / "records").exists()
+
+
+def test_the_examples_run():
+    assert doctest.testmod(search).failed == 0
