@@ -50,7 +50,7 @@ OF_LOGITS: dict[str, tuple[dict[str, Any], type[Exception], list[str]]] = {
     "smoothing NaN": ({"label_smoothing": float("nan")}, ValueError, ["label_smoothing", "[0, 1]", "nan"]),
     "ignored probabilities": ({"target": T, "ignore_index": 1}, ValueError, ["ignore_index", "indices", "1"]),
     "two-hot ignored": ({"target": TwoHot(Y, Y, SHARE), "ignore_index": 1}, ValueError, ["ignore_index", "two-hot"]),
-    "two-hot of lists": ({"target": TwoHot(Y, [1, 1, 1, 1], SHARE)}, TypeError, ["target.second", "list"]),
+    "two-hot of lists": ({"target": TwoHot(Y, [1] * 4, SHARE)}, TypeError, ["target.second", "list"]),
     "two-hot of two shapes": ({"target": TwoHot(Y, Y[:2], SHARE)}, ValueError, ["target.second", "(4,)", "(2,)"]),
     "two-hot integer share": ({"target": TwoHot(Y, Y, Y)}, TypeError, ["target.share", "floating", "torch.int64"]),
     "two-hot float class": ({"target": TwoHot(SHARE, Y, SHARE)}, TypeError, ["target.first", "integer"]),
@@ -121,8 +121,8 @@ def test_every_loss_of_logits_refuses(name: str, case: str) -> None:
 
 @pytest.mark.parametrize("case", OWN)
 def test_a_loss_refuses_bad_parameters_of_its_own(case: str) -> None:
-    name, *rest = OWN[case]
-    assert_refused(LOSSES[name].function, *rest)
+    name, changed, kind, words = OWN[case]
+    assert_refused(LOSSES[name].function, changed, kind, words)
 
 
 @pytest.mark.parametrize(
@@ -146,13 +146,11 @@ def test_modules_refuse_when_made(name: str, params: dict[str, Any], words: list
         assert word in str(caught.value)
 
 
-def test_a_prior_rounded_to_half_precision_is_taken() -> None:
-    prior = torch.rand(50).softmax(0)
-    for dtype in (torch.float16, torch.bfloat16):
-        loss = gen_cross_entropy(torch.randn(8, 50), torch.arange(8), anchor=1.0, prior=prior.to(dtype))
-        assert_close(
-            loss, gen_cross_entropy(torch.randn(8, 50), torch.arange(8), anchor=1.0, prior=prior), rtol=1, atol=1
-        )
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_a_prior_rounded_to_half_precision_is_taken(dtype: torch.dtype) -> None:
+    logits, labels, prior = torch.randn(8, 50), torch.arange(8), torch.rand(50).softmax(0)
+    rounded, exact = (gen_cross_entropy(logits, labels, anchor=1.0, prior=p) for p in (prior.to(dtype), prior))
+    assert_close(rounded, exact, rtol=1e-2, atol=0)
 
 
 def test_one_row_warns_once_and_has_zero_gradient(monkeypatch: pytest.MonkeyPatch) -> None:

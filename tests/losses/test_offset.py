@@ -117,7 +117,7 @@ def test_folding_adds_the_offset_to_the_last_layer(bias: bool) -> None:
 def test_folding_repairs_a_drifted_model() -> None:
     model = nn.Linear(5, 4)
     with torch.no_grad():
-        model.bias += torch.tensor([20.0, 0.0, 0.0, -5.0])
+        model.bias.add_(torch.tensor([20.0, 0.0, 0.0, -5.0]))
     x = torch.randn(500, 5)
     fold_offset(model, marginal_offset(model(x)))
     assert_close(model(x).softmax(1).mean(0).detach(), torch.full((4,), 0.25), rtol=0, atol=1e-5)

@@ -27,11 +27,11 @@ def test_cannot_be_changed_by_accident() -> None:
 def test_function_and_module_are_public_and_called_alike(name: str) -> None:
     info = LOSSES[name]
     assert getattr(gence, info.function.__name__) is info.function
-    assert getattr(gence, info.module.__name__) is info.module  # type: ignore[attr-defined]
+    assert getattr(gence, info.module.__name__) is info.module
     shared = list(inspect.signature(gence.cross_entropy).parameters)
     assert list(inspect.signature(info.function).parameters)[: len(shared)] == shared
     criterion = create_loss(name)
-    assert isinstance(criterion, info.module)  # type: ignore[arg-type]
+    assert isinstance(criterion, info.module)
     for param in info.params:
         default = inspect.signature(info.function).parameters[param].default
         assert getattr(criterion, param) == default

@@ -154,7 +154,7 @@ class GenCELoss(nn.CrossEntropyLoss):
     (8, 3)
     """
 
-    anchor: float
+    anchor: float | Tensor
     prior: Tensor | None
 
     def __init__(
@@ -166,7 +166,7 @@ class GenCELoss(nn.CrossEntropyLoss):
         reduction: str = "mean",
         label_smoothing: float = 0.0,
         *,
-        anchor: float = 0.0,
+        anchor: float | Tensor = 0.0,
         prior: Tensor | None = None,
         process_group: groups.Group | None = None,
     ) -> None:
