@@ -136,6 +136,7 @@ class Trainee:
             fused=True,
         )
 
+    @torch.no_grad()
     def ensure_optimizer_state(self) -> None:
         """A step with zero gradients and zero rate makes the optimiser's buffers without moving anything."""
         if self.optimizer.state:

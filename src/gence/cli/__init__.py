@@ -1,0 +1,18 @@
+"""The command line: parse, call, print. One file a group of commands; each imports what it needs when it is called."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the ``gence`` command."""
+    try:
+        import typer  # noqa: F401
+    except ModuleNotFoundError:
+        sys.exit("gence: the command line needs the lab's packages; install them with: pip install 'gence[lab]'")
+    from gence.cli.app import create_app
+    from gence.cli.errors import shown_plainly
+
+    with shown_plainly():
+        create_app()()

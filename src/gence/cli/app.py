@@ -1,0 +1,29 @@
+"""The commands, put together."""
+
+from __future__ import annotations
+
+import typer
+
+from gence._version import __version__
+from gence.cli import bench, compare, data, grid, lab, paper, store, theory
+
+
+def create_app() -> typer.Typer:
+    """All commands under ``gence``."""
+    app = typer.Typer(
+        name="gence",
+        help="Classification when labels are scarce: a loss, a lab, and the paper measured. Start with: gence compare",
+        no_args_is_help=True,
+        rich_markup_mode="markdown",
+        pretty_exceptions_enable=False,
+        add_completion=False,
+    )
+    for group in (compare, lab, data, grid, store, paper, theory, bench):
+        group.register(app)
+
+    @app.command()
+    def version() -> None:
+        """Print the version."""
+        print(__version__)
+
+    return app
