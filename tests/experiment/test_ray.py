@@ -1,0 +1,44 @@
+"""The Ray engine, on a real local cluster of two nodes of which one is lost."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gence.experiment.records import outcome_of
+from gence.experiment.run import run_grid
+from gence.experiment.store import Store
+from tests.experiment.tiny_trainer import make_specs, train
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
+SEEDS = 30
+
+
+def outcomes(store: Store) -> dict[str, str]:
+    return {key: outcome_of(store.line(key), key)[0] for key in sorted(store.keys())}
+
+
+def test_a_grid_survives_the_loss_of_a_node(tmp_path, quiet_console):
+    script = Path(__file__).with_name("ray_driver.py")
+    environment = {**os.environ, "EPOCH_S": "0.005", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, str(script), str(tmp_path / "store"), str(SEEDS)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report["killed"] == 1, "the node was at work when it was lost"
+    assert 15 <= report["records"] < 60
+    assert (report["failed"], report["left"]) == ({}, 0)
+    assert report["done"] + report["already"] == 60
+    assert (report["late"], report["late_left"]) == ("time limit", 8)
+    assert report["late_s"] < 6, "the workers hear of the limit while they train"
+    store, undisturbed = Store(tmp_path / "store"), Store(tmp_path / "undisturbed")
+    run_grid(make_specs(SEEDS), undisturbed, device="cpu", trainer=train, console=quiet_console)
+    assert outcomes(store) == outcomes(undisturbed)
+    check = store.check()
+    assert (check.sound, check.problems) == (60, ())
