@@ -97,7 +97,7 @@ def minimise_objective(
 
     values = torch.func.vmap(value)
     gradients = torch.func.vmap(torch.func.grad(value))
-    hessians = torch.func.vmap(torch.func.hessian(value))
+    hessians = torch.func.vmap(torch.func.jacrev(torch.func.grad(value)))
     sizes = torch.tensor((*_STEP_SIZES, 0.0), dtype=torch.float64)  # 0: stay, where no step helps
 
     gradient = gradients(logits)
