@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ class ClassStratifiedBatchSampler(Sampler[list[int]]):
 
     Pass it to ``DataLoader(batch_sampler=...)``. Every epoch is a new order, drawn from ``seed`` and the epoch. Where
     all classes are equally large and their number divides ``batch_size``, each batch holds the same number of every
-    class; otherwise the counts are within 2 of the proportional share.
+    class; otherwise each count is less than 2 off its proportional share.
 
     With ``num_replicas`` ranks, ``batch_size`` is that of one rank. Each rank's batches are stratified, and together
     they are a stratified batch of ``num_replicas * batch_size``. All ranks get the same number of batches.
@@ -117,13 +118,39 @@ class ClassStratifiedBatchSampler(Sampler[list[int]]):
         base = int(torch.randint(2**48, (), generator=generator))
         generator.manual_seed(base + self._epoch)
         largest = max(len(members) for members in self._members)
-        samples, places = [], []
-        for members in self._members:
-            count = largest if self.oversample else len(members)
+        counts = [largest if self.oversample else len(members) for members in self._members]
+        classes = torch.tensor(spread_classes(counts, generator))  # (N,)
+        order = torch.empty_like(classes)
+        for k, (members, count) in enumerate(zip(self._members, counts, strict=True)):
             rounds = -(-count // len(members))
             shuffled = [members[torch.randperm(len(members), generator=generator)] for _ in range(rounds)]
-            samples.append(torch.cat(shuffled)[:count])
-            # One sample in each of `count` equal cells of [0, 1), at random within its cell.
-            jitter = torch.rand(count, generator=generator, dtype=torch.float64)
-            places.append((torch.arange(count) + jitter) / count)
-        return torch.cat(samples)[torch.cat(places).argsort(stable=True)]
+            order[classes == k] = torch.cat(shuffled)[:count]
+        # Rare classes must not always come at the same place of an epoch: begin at any of its steps.
+        step = self.batch_size * self.num_replicas
+        shift = step * int(torch.randint(max(len(order) // step, 1), (), generator=generator))
+        return order.roll(-shift)
+
+
+def spread_classes(counts: Sequence[int], generator: torch.Generator) -> list[int]:
+    """A sequence with ``counts[k]`` times class k, each class spread evenly.
+
+    After any t places a class has come less than one time more or less often than its share of t; so in any stretch it
+    is less than 2 off. This is a schedule of unit jobs: the j-th sample of a class may not come before place j N / n_k
+    nor later than (j + 1) N / n_k, and the earliest deadline first meets all of them. Ties are drawn.
+    """
+    N = sum(counts)
+    ties = iter(torch.rand(N, generator=generator, dtype=torch.float64).tolist())
+    jobs = sorted(
+        (j * N // n, -(-(j + 1) * N // n), next(ties), k)  # release, deadline
+        for k, n in enumerate(counts)
+        for j in range(n)
+    )
+    waiting: list[tuple[int, float, int]] = []
+    sequence = []
+    released = 0
+    for place in range(N):
+        while released < N and jobs[released][0] <= place:
+            heapq.heappush(waiting, jobs[released][1:])
+            released += 1
+        sequence.append(heapq.heappop(waiting)[2])
+    return sequence

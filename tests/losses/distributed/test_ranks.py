@@ -1,0 +1,212 @@
+"""Ranks are parts of one batch: real processes against one process on the concatenated batch."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+import gence
+from tests.losses.distributed import problems
+from tests.losses.distributed.problems import CASES
+
+ROOT = Path(__file__).parents[3]
+TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
+DTYPES = (torch.float32, torch.float64)
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[Any, Any]]:
+    """What each of 2 or 3 ranks saw; one launch of torchrun for all tests."""
+    folder = tmp_path_factory.mktemp(f"ranks{request.param}")
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={request.param}"]
+    command += ["--master-addr=127.0.0.1", f"--master-port={free_port()}", "-m", "tests.losses.distributed.worker"]
+    done = subprocess.run(
+        [*command, str(folder)], cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr[-6000:]
+    return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(request.param)]
+
+
+def as_vector(tensors: list[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([tensor.flatten() for tensor in tensors])
+
+
+def same_course(seen: dict[str, Any], expected: problems.Course, tolerance: float) -> None:
+    for part in ("losses", "gradients", "weights"):
+        one, other = as_vector(seen[part]), as_vector(getattr(expected, part))
+        # Gradients of "sum" are larger than 1, and one process's own rounding errors with them.
+        assert_close(one, other, rtol=tolerance, atol=tolerance * max(1.0, float(other.abs().max())))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", CASES)
+def test_ddp_equals_one_process(reports: list[dict[Any, Any]], name: str, dtype: torch.dtype) -> None:
+    expected = problems.single_process(CASES[name], dtype)
+    for report in reports:
+        same_course(report["ddp", name, dtype], expected, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_rank_for_itself_fails_the_same_comparison(reports: list[dict[Any, Any]], name: str) -> None:
+    expected = problems.single_process(CASES[name], torch.float64)
+    with pytest.raises(AssertionError, match="not close"):
+        same_course(reports[0]["naive", name], expected, TOLERANCE[torch.float64])
+    gradient, right = as_vector(reports[0]["naive", name]["gradients"]), as_vector(expected.gradients)
+    assert (gradient - right).norm() > 0.05 * right.norm()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["plain", "ignore_index", "weight"])
+def test_fsdp2_equals_one_process(reports: list[dict[Any, Any]], name: str, dtype: torch.dtype) -> None:
+    expected = problems.single_process(CASES[name], dtype)
+    for report in reports:
+        same_course(report["fsdp", name, dtype], expected, TOLERANCE[dtype])
+
+
+def test_grad_scaler(reports: list[dict[Any, Any]]) -> None:
+    same_course(reports[0]["scaled"], problems.single_process(CASES["plain"], torch.float32), 1e-6)
+
+
+def test_predictions_far_below_the_smallest_number(reports: list[dict[Any, Any]]) -> None:
+    logits, target = problems.improbable()
+    assert logits.log_softmax(1).logsumexp(0).min() < -1000, "a class whose summed predictions underflow in float64"
+    logits.requires_grad_()
+    loss = gence.gen_cross_entropy(logits, target)
+    loss.backward()
+    gradient = torch.cat([report["improbable"]["gradient"] for report in reports]) / len(reports)
+    assert_close(reports[0]["improbable"]["loss"], loss.detach(), rtol=1e-12, atol=1e-12)
+    assert_close(gradient, logits.grad, rtol=1e-12, atol=1e-12)
+
+
+def test_running_marginal_is_that_of_all_ranks(reports: list[dict[Any, Any]]) -> None:
+    marginal = gence.RunningMarginal(problems.CLASSES, momentum=0.8)
+    model, criterion = problems.network(torch.float32), gence.GenCELoss()
+    for step, batch in zip(range(3), problems.batches(CASES["plain"], torch.float32), strict=False):
+        loss = problems.loss_of(model, criterion, batch, marginal)
+        assert_close(reports[0]["running"]["losses"][step], loss.detach(), rtol=1e-6, atol=1e-6)
+    for report in reports:
+        assert_close(report["running"]["state"], marginal.state_dict(), rtol=1e-6, atol=1e-6)
+        assert_close(report["running"]["state"], reports[0]["running"]["state"], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("argument", ["num_classes", "anchor", "reduction", "label_smoothing", "weight"])
+def test_ranks_that_disagree_all_get_an_error(reports: list[dict[Any, Any]], argument: str) -> None:
+    for rank, report in enumerate(reports):
+        assert report["disagreement", argument].startswith(f"{argument}: expected the same on all {len(reports)} ranks")
+        assert f"rank {rank} has {argument} = " in report["disagreement", argument]
+        assert report["after disagreement"] == "no error"
+
+
+def test_one_warning_without_a_group(reports: list[dict[Any, Any]]) -> None:
+    for report in reports:
+        assert report["warned"] == [0, 1, 0]
+
+
+def test_marginal_of_one_rank_is_refused(reports: list[dict[Any, Any]]) -> None:
+    assert "call reduce() after the last update" in reports[0]["unreduced"]
+
+
+def test_no_valid_row_on_any_rank_is_nan(reports: list[dict[Any, Any]]) -> None:
+    assert all(report["no_valid_row"].isnan() for report in reports)
+
+
+def test_compiles_to_one_graph(reports: list[dict[Any, Any]]) -> None:
+    for report in reports:
+        eager, graph = report["compiled"]
+        assert_close(graph, eager, rtol=1e-6, atol=1e-6)
+
+
+def two_pass_reference(kind: str, dtype: torch.dtype) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """The plain loss on the logits of all micro-batches, each forwarded by itself, with its rank's random numbers."""
+    from tests.losses.distributed.worker import two_rank_parts
+
+    model = problems.network(dtype, kind)
+    logits, targets = [], []
+    for rank, parts in enumerate(two_rank_parts(dtype)):
+        torch.manual_seed(100 + rank)
+        for inputs, target in parts:
+            logits.append(model(inputs))
+            targets.append(target)
+    loss = problems.criterion(CASES["weight"], dtype)(torch.cat(logits), torch.cat(targets))
+    return loss.detach(), list(torch.autograd.grad(loss, list(model.parameters())))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", ["plain", "batch_norm", "dropout"])
+def test_micro_batches_across_ranks_equal_one_batch(
+    reports: list[dict[Any, Any]], kind: str, dtype: torch.dtype
+) -> None:
+    if len(reports) != 2:
+        pytest.skip("the micro-batches are cut for two ranks")
+    loss, gradients = two_pass_reference(kind, dtype)
+    for report in reports:
+        seen = report["micro", kind, dtype]
+        assert_close(seen["losses"][0], loss, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+        assert_close(seen["gradients"], gradients, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+
+
+def test_bytes_sent_are_those_of_two_floats_a_class(reports: list[dict[Any, Any]]) -> None:
+    if len(reports) != 2:
+        pytest.skip("counted with two ranks, where a rank sends what it holds once")
+    for report in reports:
+        for (rows, classes), sent in report["bytes"].items():
+            # Gloo announces its messages by small ones, more or fewer of them depending on who comes first.
+            constant = sent - (2 * classes + 1) * 4
+            assert 0 < constant < 2048, f"{sent} bytes sent for {rows} rows of {classes} classes"
+
+
+def test_a_killed_rank_ends_the_others_with_pytorchs_error() -> None:
+    script = (
+        "import datetime, os, torch, gence\n"
+        "import torch.distributed as dist\n"
+        "dist.init_process_group('gloo', timeout=datetime.timedelta(seconds=10))\n"
+        "for step in range(3):\n"
+        "    if step == 1 and dist.get_rank() == 1:\n"
+        "        os.kill(os.getpid(), 9)\n"
+        "    logits = torch.randn(4, 3, requires_grad=True)\n"
+        "    gence.gen_cross_entropy(logits, torch.arange(4) % 3, process_group='world').backward()\n"
+    )
+    port = str(free_port())
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", script],
+            env={
+                **environment(),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port,
+                "WORLD_SIZE": "3",
+                "RANK": str(rank),
+            },
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(3)
+    ]
+    ends = [rank.communicate(timeout=60)[1] for rank in ranks]
+    assert ranks[1].returncode == -9
+    for survivor in (0, 2):
+        assert ranks[survivor].returncode == 1
+        error = ends[survivor].strip().splitlines()[-1]
+        assert re.match(rf"\[rank{survivor}\]: (RuntimeError|torch\.distributed\.Dist\w+Error): ", error), ends[
+            survivor
+        ]

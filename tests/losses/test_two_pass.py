@@ -1,0 +1,113 @@
+"""The helper's two passes give the gradient of one large batch."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import spectral_norm
+from torch.testing import assert_close
+
+import gence
+from tests.losses.distributed import problems
+from tests.losses.distributed.problems import CASES
+
+SIZES = [5, 2, 4, 3, 3, 2, 4]
+
+
+def micro_batches(dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
+    batch = next(problems.batches(CASES["weight"], dtype))
+    return list(zip(batch.inputs.split(SIZES), batch.target.split(SIZES), strict=True))
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
+@pytest.mark.parametrize("kind", ["plain", "batch_norm", "dropout", "spectral_norm"])
+def test_equals_the_loss_of_all_logits(kind: str, dtype: torch.dtype, tolerance: float) -> None:
+    """The reference forwards each micro-batch by itself, keeps all graphs, and takes the plain loss of all logits."""
+    model = problems.network(dtype, "dropout" if kind == "spectral_norm" else kind)
+    if kind == "spectral_norm":  # a buffer that the forward pass reads and moves
+        spectral_norm(model[0])
+    reference = copy.deepcopy(model)
+    criterion = problems.criterion(CASES["weight"], dtype)
+    parts = micro_batches(dtype)
+
+    torch.manual_seed(11)
+    expected = criterion(torch.cat([reference(x) for x, _ in parts]), torch.cat([y for _, y in parts]))
+    expected.backward()
+    after = torch.get_rng_state()
+
+    torch.manual_seed(11)
+    loss = gence.two_pass_backward(model, criterion, iter(parts))
+    assert_close(loss, expected.detach(), rtol=tolerance, atol=tolerance)
+    for one, other in zip(model.parameters(), reference.parameters(), strict=True):
+        assert_close(one.grad, other.grad, rtol=tolerance, atol=tolerance)
+    # Buffers moved once, and as many random numbers were drawn as in one pass.
+    assert_close(model.state_dict(), reference.state_dict(), rtol=0, atol=0)
+    assert torch.equal(torch.get_rng_state(), after)
+
+
+class Replaces(nn.Module):
+    """Puts a new tensor in its buffer's place."""
+
+    seen: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen = self.seen + 1
+        return x
+
+
+def test_buffers_that_are_replaced_move_once() -> None:
+    model = nn.Sequential(Replaces(), nn.Linear(6, 5))
+    gence.two_pass_backward(model, gence.GenCELoss(), micro_batches(torch.float32))
+    assert model.state_dict()["0.seen"] == len(SIZES)
+
+
+def test_scaler_autocast_and_own_forward() -> None:
+    class Wrapped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = problems.network(torch.float32)
+
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            return {"logits": self.inner(x)}
+
+    model, criterion = Wrapped(), gence.GenCELoss()
+    parts = micro_batches(torch.float32)
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+    dtypes = []
+
+    def forward(network: nn.Module, inputs: Tensor) -> Tensor:
+        logits: Tensor = network(inputs)["logits"]
+        dtypes.append(logits.dtype)
+        return logits
+
+    loss = gence.two_pass_backward(
+        model,
+        criterion,
+        parts,
+        forward=forward,
+        forward_context=lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+        scaler=scaler,
+    )
+    assert set(dtypes) == {torch.bfloat16}
+    assert loss.dtype == torch.float32
+    expected = criterion(model.inner(torch.cat([x for x, _ in parts])), torch.cat([y for _, y in parts]))
+    gradients = torch.autograd.grad(expected, list(model.parameters()))
+    assert_close(loss, expected.detach(), rtol=1e-2, atol=1e-2)
+    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+        assert parameter.grad is not None
+        assert_close(parameter.grad / 256, gradient, rtol=0.1, atol=2e-3)
+
+
+def test_refuses_nothing_and_rows() -> None:
+    model = problems.network(torch.float32)
+    with pytest.raises(ValueError, match="micro_batches: expected at least one"):
+        gence.two_pass_backward(model, gence.GenCELoss(), [])
+    with pytest.raises(ValueError, match='expected reduction "mean" or "sum"'):
+        gence.two_pass_backward(model, gence.GenCELoss(reduction="none"), micro_batches(torch.float32))
