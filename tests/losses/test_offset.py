@@ -57,6 +57,14 @@ def test_sharp_predictions_of_many_rows() -> None:
     assert_close(marginal(logits, marginal_offset(logits, skewed(5))), skewed(5), rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize(("scale", "drift"), [(5.0, 5.0), (20.0, 50.0), (30.0, 0.0)])
+def test_few_steps_are_enough(scale: float, drift: float) -> None:
+    """Newton's steps; the matching step alone needs hundreds here."""
+    logits = scale * torch.randn(2000, 5, dtype=torch.float64) + drift * torch.linspace(-1, 1, 5, dtype=torch.float64)
+    offset = marginal_offset(logits, skewed(5), max_steps=25)
+    assert_close(marginal(logits, offset), skewed(5), rtol=0, atol=1e-6)
+
+
 def test_predictions_too_sharp_to_match_are_refused() -> None:
     logits = 1e18 * torch.eye(3, dtype=torch.float64)
     prior = torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64)
