@@ -19,7 +19,7 @@ from gence.experiment.lane import EagerLane, GraphLane, Lane
 from gence.experiment.problem import Problem, ProblemLoader
 from gence.experiment.result import RunResult
 from gence.experiment.spec import RunSpec
-from gence.experiment.trainee import Forward, Trainee, uses_bf16
+from gence.experiment.trainee import Backbone, Trainee, uses_bf16
 from gence.metrics import marginal_divergence
 
 COMPILE_WORTH_S = 240.0
@@ -111,7 +111,7 @@ class Cohort:
         dtype = torch.bfloat16 if uses_bf16(specs[0], device) else torch.float32
         problems: dict[int, Problem] = {}
         feeds: dict[tuple[int, int], EpochFeed] = {}
-        forward = _compiled_forward() if compile and device.type == "cuda" else _forward
+        run_backbone = _compiled_backbone() if compile and device.type == "cuda" else _run_backbone
         self.trainees: list[Trainee] = []
         for spec in specs:
             views = 2 if spec.loss.name == "supcon" else 1
@@ -121,7 +121,7 @@ class Cohort:
             if (spec.seed, views) not in feeds:
                 feeds[spec.seed, views] = EpochFeed(problem, spec.recipe, spec.seed, dtype, views)
             kind = ContrastiveTrainee if views == 2 else Trainee
-            self.trainees.append(kind(spec, problem, feeds[spec.seed, views], forward))
+            self.trainees.append(kind(spec, problem, feeds[spec.seed, views], run_backbone))
         self.feeds = list(feeds.values())
         self.epochs = specs[0].recipe.epochs
         self.steps = self.feeds[0].steps
@@ -256,13 +256,16 @@ class Cohort:
         return {name: [float(f"{value:.5g}") for value in values] for name, values in curves.items()}
 
 
-def _forward(model: nn.Module, images: Tensor) -> Tensor:
-    outputs: Tensor = model(images)
-    return outputs
+def _run_backbone(backbone: nn.Module, images: Tensor) -> Tensor:
+    features: Tensor = backbone(images)
+    return features
 
 
-def _compiled_forward() -> Forward:
-    """One compiled forward for all networks of a kind: parameters are inputs of the graph, not constants in it."""
+def _compiled_backbone() -> Backbone:
+    """One compilation for all networks of a kind: parameters are inputs of the graph, not constants in it.
+
+    The head stays outside, so that data sets with different numbers of classes share the compilation too.
+    """
     torch._dynamo.config.inline_inbuilt_nn_modules = True
-    compiled: Forward = torch.compile(_forward, dynamic=False)
+    compiled: Backbone = torch.compile(_run_backbone, dynamic=False)
     return compiled

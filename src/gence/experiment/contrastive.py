@@ -38,6 +38,11 @@ class ContrastiveTrainee(Trainee):
         loss, _ = super().loss(images, target)
         return loss, torch.zeros(images.shape[0], self.num_classes, device=images.device)
 
+    def outputs(self, images: Tensor) -> Tensor:
+        """The projected embeddings."""
+        embedded: Tensor = self.model.projection(self.run_backbone(self.model.classifier.backbone, images))
+        return embedded
+
     def finish(self) -> None:
         """Fit the linear head and put encoder and head together as an ordinary classifier."""
         super().finish()

@@ -20,7 +20,8 @@ from gence.experiment.spec import RunSpec
 from gence.losses import TwoHot, create_loss
 from gence.models import create_model
 
-Forward = Callable[[nn.Module, Tensor], Tensor]
+Backbone = Callable[[nn.Module, Tensor], Tensor]
+"""Runs a backbone on images; the plain call, or a compiled one that all networks of a kind share."""
 
 
 class Trainee:
@@ -30,11 +31,11 @@ class Trainee:
         spec: what to train.
         problem: the data of the spec's seed.
         feed: that seed's batches, shared with the runs of other losses.
-        forward: ``model, images -> outputs``; compiled where that pays.
+        run_backbone: ``backbone, images -> features``; compiled where that pays.
     """
 
-    def __init__(self, spec: RunSpec, problem: Problem, feed: EpochFeed, forward: Forward) -> None:
-        self.spec, self.problem, self.feed, self.forward = spec, problem, feed, forward
+    def __init__(self, spec: RunSpec, problem: Problem, feed: EpochFeed, run_backbone: Backbone) -> None:
+        self.spec, self.problem, self.feed, self.run_backbone = spec, problem, feed, run_backbone
         device = problem.prior.device
         recipe = spec.recipe
         self.num_classes = K = len(problem.classes)
@@ -78,9 +79,14 @@ class Trainee:
     def loss(self, images: Tensor, target: Tensor | TwoHot) -> tuple[Tensor, Tensor]:
         """The loss of a batch and its logits, in float32."""
         with torch.autocast(images.device.type, dtype=torch.bfloat16, enabled=self.bf16):
-            logits = self.forward(self.model, images)
+            logits = self.outputs(images)
         logits = logits.float()
         return self.criterion(logits, target), logits
+
+    def outputs(self, images: Tensor) -> Tensor:
+        """What the loss reads: here the logits."""
+        logits: Tensor = self.model.head(self.run_backbone(self.model.backbone, images))  # type: ignore[operator,arg-type]
+        return logits
 
     def finish(self) -> None:
         """Called once after the last step: the averaged weights, if any, become the model's."""
