@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import gence
+
+ROOT = Path(__file__).parents[1]
 
 OPTIONAL = (
     "torchvision", "sklearn", "scipy", "pandas", "pyarrow", "matplotlib", "typer", "rich", "safetensors", "PIL",
@@ -27,6 +31,7 @@ print(json.dumps(sorted(after - before - set(sys.stdlib_module_names))))
 
 IMPORT_WITHOUT_OPTIONAL = """
 import sys
+from pathlib import Path
 for name in sys.argv[1:]:
     sys.modules[name] = None  # "import name" raises ImportError
 import torch, gence
@@ -54,3 +59,11 @@ def test_public_names_are_there() -> None:
     missing = [name for name in gence.__all__ if not hasattr(gence, name)]
     assert missing == []
     assert gence.__version__.count(".") == 2
+
+
+def test_runs_as_a_module_from_a_checkout_without_being_installed(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-m", "gence", "--help"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "gence" in done.stdout
