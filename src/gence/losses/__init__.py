@@ -1,5 +1,6 @@
 """Losses: the paper's, its baselines, and the registry that names them. Needs torch alone."""
 
+from gence.losses.backend import get_backend, set_backend
 from gence.losses.baselines import (
     brier_loss,
     cosine_loss,
@@ -54,10 +55,12 @@ __all__ = [
     "fold_offset",
     "gen_cross_entropy",
     "generalized_cross_entropy",
+    "get_backend",
     "logit_adjusted_loss",
     "loss_info",
     "mae_loss",
     "marginal_offset",
+    "set_backend",
     "supcon_loss",
     "two_pass_backward",
 ]

@@ -1,0 +1,173 @@
+"""From a call of the loss to its fused implementation, or back to the plain one where that does not apply."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gence.losses import _checks, fused_cpu
+from gence.losses.backend import get_backend
+from gence.losses.targets import Target, TwoHot, flatten_logits, loss_dtype
+
+_TRITON_TYPES = (torch.float16, torch.bfloat16, torch.float32)
+
+
+def fused_loss(
+    input: Tensor,
+    target: Target,
+    weight: Tensor | None,
+    ignore_index: int,
+    reduction: str,
+    label_smoothing: float,
+    anchor: float | Tensor,
+    prior: Tensor | None,
+    context: Tensor | None,
+) -> Tensor | None:
+    """The loss by the fused implementation, or None where the plain one has to compute it.
+
+    Arguments as in ``gen_cross_entropy``. Arguments that are wrong are left to the plain implementation, or raise what
+    it would raise.
+
+    Raises:
+        RuntimeError: the backend is "triton" and cannot compute this.
+    """
+    backend = get_backend()
+    if backend == "torch" or type(input) not in (Tensor, nn.Parameter) or input.dim() == 0 or input.numel() == 0:
+        return None
+    on_gpu = input.is_cuda
+    if backend == "auto" and not on_gpu and input.device.type != "cpu":
+        return None
+    reason = _why_plain(input, target, weight, anchor, prior, context)
+    use_triton = backend == "triton" or on_gpu
+    if reason is None and use_triton:
+        reason = _why_not_triton(input, context)
+    if reason is not None:
+        if backend == "triton":
+            raise RuntimeError(f'backend "triton": {reason}; use gence.set_backend("auto") to fall back by itself')
+        return None
+    if not use_triton:
+        if isinstance(target, Tensor) and target.shape == input.shape:
+            return None  # dense targets leave nothing to save on a CPU
+        if torch.compiler.is_compiling():
+            return None
+    shape = _check(input, target, weight, ignore_index, reduction, label_smoothing, anchor, prior, context)
+    logits = flatten_logits(input)
+    rows = None if context is None else flatten_logits(context)
+    if logits.shape[0] == 1 and rows is None and not (isinstance(anchor, Tensor) or anchor > 0):
+        return None  # the plain path warns of it
+    if use_triton:
+        losses = _by_triton(logits, target, weight, ignore_index, reduction, label_smoothing, anchor, prior, rows)
+    else:
+        losses = fused_cpu.loss(logits, target, weight, ignore_index, reduction, label_smoothing, anchor, prior, rows)
+    if reduction == "none" and losses.shape != shape:
+        return losses.reshape(shape)
+    return losses
+
+
+def _why_plain(
+    input: Tensor,
+    target: Any,
+    weight: Any,
+    anchor: Any,
+    prior: Any,
+    context: Any,
+) -> str | None:
+    """Why no fused implementation applies, or None."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return "function transforms (vmap, grad, jvp) need plain operations"
+    if torch.autograd.forward_ad._current_level >= 0:
+        return "forward-mode differentiation needs plain operations"
+    if input.dtype == torch.float64 and input.is_cuda:
+        return "float64 is computed by plain operations"
+    constants = (*target, weight, anchor, prior) if isinstance(target, TwoHot) else (target, weight, anchor, prior)
+    for constant in constants:
+        if isinstance(constant, Tensor):
+            if constant.requires_grad and torch.is_grad_enabled():
+                return "a target, weight, anchor or prior needs a gradient"
+            if constant.device != input.device:
+                return f"tensors are on different devices ({constant.device} and {input.device})"
+    if isinstance(context, Tensor) and (context.device != input.device or context.numel() == 0):
+        return "the context is empty or on another device"
+    return None
+
+
+def _why_not_triton(input: Tensor, context: Tensor | None) -> str | None:
+    if not _has_triton():
+        return "Triton is not installed"
+    if not input.is_cuda and not _interprets():
+        return "a CPU tensor needs TRITON_INTERPRET=1 set before Triton is imported"
+    for values in (input, context):
+        if isinstance(values, Tensor) and values.dtype not in _TRITON_TYPES:
+            return f"dtype {values.dtype} is computed by plain operations"
+    return None
+
+
+@functools.cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+@functools.cache
+def _interprets() -> bool:
+    from gence.losses.kernels import tiny
+
+    return type(tiny.tiny_kernel).__name__ == "InterpretedFunction"
+
+
+def _check(
+    input: Tensor,
+    target: Target,
+    weight: Tensor | None,
+    ignore_index: int,
+    reduction: str,
+    label_smoothing: float,
+    anchor: float | Tensor,
+    prior: Tensor | None,
+    context: Tensor | None,
+) -> torch.Size:
+    """The plain path's checks; returns the shape of the unreduced loss."""
+    _checks.check_logits(input)
+    _checks.check_reduction(reduction)
+    _checks.check_label_smoothing(label_smoothing)
+    K = input.shape[0] if input.dim() == 1 else input.shape[1]
+    _checks.check_weight(weight, K)
+    _checks.check_anchor(anchor)
+    _checks.check_prior(prior, K)
+    _checks.check_context(context, K)
+    if isinstance(target, TwoHot):
+        return _checks.check_two_hot(input, target, K, ignore_index)
+    if _checks.is_probability_target(input, target):
+        return _checks.check_probabilities(input, target, ignore_index)
+    return _checks.check_indices(input, target, K, ignore_index)
+
+
+def _by_triton(
+    logits: Tensor,
+    target: Target,
+    weight: Tensor | None,
+    ignore_index: int,
+    reduction: str,
+    label_smoothing: float,
+    anchor: float | Tensor,
+    prior: Tensor | None,
+    context: Tensor | None,
+) -> Tensor:
+    from gence.losses.kernels import autograd, operator
+    from gence.losses.kernels.problem import problem_of
+
+    problem = problem_of(target, weight, ignore_index, reduction, label_smoothing, anchor, prior, logits)
+    logits = _unit_column_stride(logits)
+    if context is not None:
+        context = _unit_column_stride(context)
+    dtype = loss_dtype(logits)
+    if torch.compiler.is_compiling():
+        return operator.loss(logits, context, problem, dtype)
+    return autograd.loss(logits, context, problem, dtype)
+
+
+def _unit_column_stride(values: Tensor) -> Tensor:
+    return values if values.stride(1) == 1 or values.shape[1] == 1 else values.contiguous()

@@ -1,0 +1,68 @@
+"""The fused loss in eager mode: an autograd function that launches the kernels with as little Python as possible."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gence.losses.kernels import implementation
+from gence.losses.kernels.problem import Problem
+
+
+def loss(logits: Tensor, context: Tensor | None, problem: Problem, dtype: torch.dtype) -> Tensor:
+    """The loss of rows of logits (n, K) with unit column stride."""
+    if logits.is_cuda and logits.device.index != torch.cuda.current_device():
+        with torch.cuda.device(logits.device):
+            return _loss(logits, context, problem, dtype)
+    return _loss(logits, context, problem, dtype)
+
+
+def _loss(logits: Tensor, context: Tensor | None, problem: Problem, dtype: torch.dtype) -> Tensor:
+    needs_grad = logits.requires_grad or (context is not None and context.requires_grad)
+    if needs_grad and torch.is_grad_enabled():
+        return _FusedLoss.apply(logits, context, problem, dtype)  # type: ignore[no-any-return]
+    return implementation.forward(problem, logits, context, dtype, with_grad=False)[0]
+
+
+class _FusedLoss(torch.autograd.Function):
+    """Loss forward; gradient backward, or the plain path's where the gradient must be differentiable itself."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, context: Tensor | None, problem: Problem, dtype: torch.dtype) -> Tensor:
+        value, saved = implementation.forward(problem, logits, context, dtype, with_grad=True)
+        # Targets are saved too: autograd then notices if somebody writes into them before the backward pass.
+        ctx.save_for_backward(logits, context, *saved, problem.first, problem.second, problem.share, problem.weight)
+        ctx.problem = problem
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        logits, context, *saved = ctx.saved_tensors
+        need_logits, need_context = ctx.needs_input_grad[:2]
+        if torch.is_grad_enabled():
+            of_logits, of_context = _differentiable(ctx.problem, logits, context, upstream, need_logits, need_context)
+        else:
+            of_logits, of_context = implementation.backward(
+                ctx.problem, tuple(saved[:3]), upstream, logits, context, need_context
+            )
+        return of_logits if need_logits else None, of_context, None, None
+
+
+def _differentiable(
+    problem: Problem, logits: Tensor, context: Tensor | None, upstream: Tensor, need_logits: bool, need_context: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """The gradient by plain operations, for a second derivative."""
+    from gence.losses.backend import get_backend, set_backend
+    from gence.losses.generative import gen_cross_entropy
+
+    before = get_backend()
+    set_backend("torch")
+    try:
+        value = gen_cross_entropy(logits, **problem.arguments(), context=context)
+    finally:
+        set_backend(before)
+    wanted = [t for t, needed in ((logits, need_logits), (context, need_context)) if needed and t is not None]
+    grads = list(torch.autograd.grad(value, wanted, upstream.to(value.dtype), create_graph=True))
+    return grads.pop(0) if need_logits else None, grads.pop(0) if need_context else None

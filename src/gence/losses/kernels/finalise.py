@@ -1,0 +1,224 @@
+"""From column sums to the loss and to the coefficients that the backward pass needs.
+
+Each program takes its share of the classes and of the rows; the last one to finish adds the shares up in a fixed order.
+Linear float32 sums are exact enough until they underflow. Where a class that counts has a sum below ``FLOOR``, its
+block of columns is summed again in log space, here and only then, so no value has to be looked at by the host.
+"""
+# mypy: disable-error-code="misc,no-untyped-def,no-untyped-call,untyped-decorator"
+
+import triton
+import triton.language as tl
+
+from gence.losses.kernels.tiles import EXTREME, INVERSE_DENOMINATOR
+
+FLOOR = tl.constexpr(1e-30)
+LOW = tl.constexpr(-60.0)  # a little above log(FLOOR): below it the coefficient is kept relative to its column
+SHARES = 16  # floats a program leaves for the last one
+
+
+@triton.jit
+def _merge_columns(z, stats, n, stride, cols, col_ok, top, total, R: tl.constexpr):
+    """Log-space column sums (max, sum beyond it) of the rows of ``z``, merged into (top, total)."""
+    for start in range(0, n, R):
+        rows = start + tl.arange(0, R)
+        row_ok = rows < n
+        peak = tl.load(stats + rows, mask=row_ok, other=0.0)
+        log_sum = tl.load(stats + n + rows, mask=row_ok, other=float("inf"))
+        valid = row_ok & (log_sum != float("inf"))
+        mask = valid[:, None] & col_ok[None, :]
+        x = tl.load(z + rows.to(tl.int64)[:, None] * stride + cols[None, :], mask=mask, other=float("-inf"))
+        log_p = (x.to(tl.float32) - peak[:, None]) - log_sum[:, None]
+        # A finite stand-in for "nothing yet" keeps inf - inf out.
+        higher = tl.maximum(top, tl.maximum(tl.max(log_p, 0), -3.0e38))
+        total = total * tl.exp(top - higher) + tl.sum(tl.exp(log_p - higher[None, :]), 0)
+        top = higher
+    return top, total
+
+
+@triton.jit(do_not_specialize=["n", "m", "stride", "context_stride", "partials", "counter_at"])
+def finalise(
+    z,
+    context,
+    sums,
+    stats,
+    context_stats,
+    classes,
+    loss,
+    weight,
+    prior,
+    anchor_at,
+    n,
+    m,
+    stride,
+    context_stride,
+    partials,
+    counter_at,
+    eps,
+    anchor,
+    K: tl.constexpr,
+    KP: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    R: tl.constexpr,
+    PROGRAMS: tl.constexpr,
+    HAS_CONTEXT: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr,
+    SMOOTH: tl.constexpr,
+    ANCHOR: tl.constexpr,
+    HAS_PRIOR: tl.constexpr,
+    INDEX: tl.constexpr,
+    REDUCTION: tl.constexpr,
+    PARTIAL: tl.constexpr,
+):
+    """Writes the loss, log S, the coefficients c with their reference (see ``class_pull``) and two scalars."""
+    pid = tl.program_id(0)
+    strength = 0.0
+    if ANCHOR == 1:
+        strength = anchor
+    elif ANCHOR == 2:
+        strength = tl.load(anchor_at).to(tl.float32)
+
+    # Smoothing needs the number of rows and a given prior the whole label mass, before any class is done.
+    count = n * 1.0
+    whole = 0.0
+    if SMOOTH or HAS_PRIOR:
+        counted = tl.zeros((BLOCK_K,), tl.float32)
+        weighted = tl.zeros((BLOCK_K,), tl.float32)
+        weights = tl.zeros((BLOCK_K,), tl.float32)
+        for start in range(0, K, BLOCK_K):
+            cols = start + tl.arange(0, BLOCK_K)
+            labels = tl.load(sums + KP + cols, mask=cols < K, other=0.0)
+            counted += labels
+            if HAS_WEIGHT:
+                w = tl.load(weight + cols, mask=cols < K, other=0.0).to(tl.float32)
+                weighted += w * labels
+                weights += w
+        if INDEX:
+            count = tl.sum(counted, 0)
+        if HAS_WEIGHT:
+            whole = tl.sum(weighted, 0)
+            if SMOOTH:
+                whole = (1.0 - eps) * whole + (eps / K) * count * tl.sum(weights, 0)
+        else:
+            whole = tl.sum(counted, 0)
+            if SMOOTH:
+                whole = (1.0 - eps) * whole + eps * count
+
+    cross = tl.zeros((BLOCK_K,), tl.float32)
+    entropy = tl.zeros((BLOCK_K,), tl.float32)
+    prior_cross = tl.zeros((BLOCK_K,), tl.float32)
+    prior_mass = tl.zeros((BLOCK_K,), tl.float32)
+    masses = tl.zeros((BLOCK_K,), tl.float32)
+    weighted_labels = tl.zeros((BLOCK_K,), tl.float32)
+    label_count = tl.zeros((BLOCK_K,), tl.float32)
+    extremes = tl.zeros((BLOCK_K,), tl.float32)
+    for block in range(pid, tl.cdiv(K, BLOCK_K), PROGRAMS):
+        cols = block * BLOCK_K + tl.arange(0, BLOCK_K)
+        col_ok = cols < K
+        if PARTIAL:
+            s = tl.zeros((BLOCK_K,), tl.float32)
+            for slot in range(0, partials, R):
+                slots = slot + tl.arange(0, R)
+                at = (slots.to(tl.int64) * KP)[:, None] + cols[None, :]
+                ok = (slots < partials)[:, None] & col_ok[None, :]
+                s += tl.sum(tl.load(sums + 2 * KP + at, mask=ok, other=0.0), 0)
+        else:
+            s = tl.load(sums + cols, mask=col_ok, other=0.0)
+        labels = tl.load(sums + KP + cols, mask=col_ok, other=0.0)
+        label_count += labels
+        mass = labels
+        if SMOOTH:
+            mass = tl.where(col_ok, (1.0 - eps) * labels + (eps / K) * count, 0.0)
+        if HAS_WEIGHT:
+            w = tl.load(weight + cols, mask=col_ok, other=0.0).to(tl.float32)
+            mass = mass * w
+            weighted_labels += w * labels
+        else:
+            weighted_labels += labels
+        masses += mass
+        needed = mass != 0.0
+        if HAS_PRIOR:
+            pi = tl.load(prior + cols, mask=col_ok, other=0.0).to(tl.float32)
+            needed = needed | (pi > 0.0)
+
+        sunk = needed & (s < FLOOR)
+        log_s = tl.log(tl.where(needed & (s >= FLOOR), s, 1.0))
+        log_s = tl.where(needed & (s != s), float("nan"), log_s)
+        if tl.max(sunk.to(tl.int32), 0) > 0:
+            top = tl.full((BLOCK_K,), -3.0e38, tl.float32)
+            total = tl.zeros((BLOCK_K,), tl.float32)
+            top, total = _merge_columns(z, stats, n, stride, cols, col_ok, top, total, R)
+            if HAS_CONTEXT:
+                top, total = _merge_columns(context, context_stats, m, context_stride, cols, col_ok, top, total, R)
+            log_s = tl.where(sunk, tl.where(total > 0.0, top, 0.0) + tl.log(total), log_s)
+
+        pull = mass
+        if ANCHOR != 0:
+            if HAS_PRIOR:
+                pull = mass - strength * whole * pi
+                entropy += tl.where(pi > 0.0, pi * tl.log(tl.where(pi > 0.0, pi, 1.0)), 0.0)
+                prior_cross += tl.where(pi > 0.0, pi * log_s, 0.0)
+                prior_mass += pi
+            else:
+                pull = mass * (1.0 - strength)
+                entropy += tl.where(mass > 0.0, mass * tl.log(tl.where(mass > 0.0, mass, 1.0)), 0.0)
+        cross += tl.where(mass != 0.0, mass * log_s, 0.0)
+        low = tl.where(needed & (log_s < LOW), log_s, 0.0)
+        extremes = tl.maximum(extremes, tl.where(low != 0.0, 1.0, 0.0))
+        c = tl.where(needed, pull * tl.exp(low - log_s), 0.0)
+        tl.store(classes + cols, c, mask=col_ok)
+        tl.store(classes + KP + cols, low, mask=col_ok)
+        tl.store(classes + 2 * KP + cols, log_s, mask=col_ok)
+
+    costs = tl.zeros((BLOCK_N,), tl.float32)
+    for block in range(pid, tl.cdiv(n, BLOCK_N), PROGRAMS):
+        rows = block * BLOCK_N + tl.arange(0, BLOCK_N)
+        costs += tl.load(stats + 2 * n + rows, mask=rows < n, other=0.0)
+
+    shares = classes + 3 * KP + 16 + pid * 16
+    tl.store(shares, tl.sum(costs, 0))
+    tl.store(shares + 1, tl.sum(cross, 0))
+    tl.store(shares + 2, tl.sum(entropy, 0))
+    tl.store(shares + 3, tl.sum(prior_cross, 0))
+    tl.store(shares + 4, tl.sum(prior_mass, 0))
+    tl.store(shares + 5, tl.sum(masses, 0))
+    tl.store(shares + 6, tl.sum(weighted_labels, 0))
+    tl.store(shares + 7, tl.sum(label_count, 0))
+    tl.store(shares + 8, tl.max(extremes, 0))
+    tl.debug_barrier()  # all of this program's stores come before its tick
+    counter = (sums + counter_at).to(tl.pointer_type(tl.int32))
+    finished = tl.atomic_add(counter, 1, sem="acq_rel")
+    if finished == PROGRAMS - 1:
+        # PROGRAMS is a power of two.
+        of = classes + 3 * KP + 16 + tl.arange(0, PROGRAMS) * 16
+        cost = tl.sum(tl.load(of, cache_modifier=".cg"), 0)
+        cost += tl.sum(tl.load(of + 1, cache_modifier=".cg"), 0)
+        label_mass = tl.sum(tl.load(of + 5, cache_modifier=".cg"), 0)
+        denominator = n * 1.0
+        if INDEX:
+            denominator = tl.sum(tl.load(of + 6, cache_modifier=".cg"), 0)
+        if ANCHOR != 0:
+            taking_part = n * 1.0
+            if INDEX:
+                taking_part = tl.sum(tl.load(of + 7, cache_modifier=".cg"), 0)
+            taking_part += m
+            log_n = tl.log(tl.maximum(taking_part, 1.0))
+            negative_entropy = tl.sum(tl.load(of + 2, cache_modifier=".cg"), 0)
+            if HAS_PRIOR:
+                divergence = label_mass * (
+                    negative_entropy
+                    - tl.sum(tl.load(of + 3, cache_modifier=".cg"), 0)
+                    + tl.sum(tl.load(of + 4, cache_modifier=".cg"), 0) * log_n
+                )
+            else:
+                log_mass = tl.log(tl.where(label_mass > 0.0, label_mass, 1.0))
+                divergence = negative_entropy - label_mass * log_mass + label_mass * log_n
+                divergence -= tl.sum(tl.load(of + 1, cache_modifier=".cg"), 0)
+            cost += strength * tl.where(taking_part > 0.0, divergence, 0.0)
+        inverse = 1.0
+        if REDUCTION == 2:
+            inverse = 1.0 / denominator
+            cost = cost / denominator
+        tl.store(loss, cost)
+        tl.store(classes + 3 * KP + INVERSE_DENOMINATOR, inverse)
+        tl.store(classes + 3 * KP + EXTREME, tl.max(tl.load(of + 8, cache_modifier=".cg"), 0))

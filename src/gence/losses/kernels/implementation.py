@@ -1,0 +1,371 @@
+"""Which kernels run, in which order, on which buffers: the forward and the backward pass of the fused loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gence.losses.kernels import finalise as _finalise
+from gence.losses.kernels import row_tiles, stream, tiny, tuning
+from gence.losses.kernels.launch import launch, multiprocessors, power_of_two
+from gence.losses.kernels.problem import (
+    INDEX,
+    MEAN,
+    NO_TARGET,
+    NONE,
+    PROBS,
+    SUM,
+    TENSOR_ANCHOR,
+    TWO_HOT,
+    WITHOUT_ANCHOR,
+    Problem,
+)
+
+_SCALARS = 16  # floats behind the class vectors that hold scalars
+_SHARES = 16  # floats that each program of the last step leaves
+_TINY = torch.finfo(torch.float32).tiny
+
+Saved = tuple[Tensor, Tensor, Tensor]
+
+
+def is_tiny(logits: Tensor, context: Tensor | None, reduction: int) -> bool:
+    """Whether one program does it all."""
+    n, K = logits.shape
+    limit = tuning.current().tiny_elements
+    return context is None and reduction != NONE and power_of_two(n) * power_of_two(K) <= limit
+
+
+def forward(
+    problem: Problem, logits: Tensor, context: Tensor | None, dtype: torch.dtype, with_grad: bool
+) -> tuple[Tensor, Saved]:
+    """The loss in ``dtype`` and what :func:`backward` needs."""
+    if is_tiny(logits, context, problem.reduction):
+        return _tiny_forward(problem, logits, dtype, with_grad)
+    n, K = logits.shape
+    m = 0 if context is None else context.shape[0]
+    padded = _padded(K)
+    partial = torch.are_deterministic_algorithms_enabled()
+    # Atomic counts of whole rows are exact in any order; shares are not.
+    count = problem.mode == INDEX or (problem.mode == TWO_HOT and not partial)
+
+    own = _Sweep(problem, logits, partial)
+    other = None if context is None else _Sweep(None, context, partial)
+    slots = (own.slots + (other.slots if other else 0)) if partial else 0
+    counters_at = (2 + slots) * padded
+    counters = 1 + own.counters + (other.counters if other else 0)
+    sums = torch.zeros(counters_at + counters, dtype=torch.float32, device=logits.device)
+    if not count:
+        sums[padded : padded + K] = problem.counts(K)
+    stats = torch.empty(4 * n, dtype=torch.float32, device=logits.device)
+    own.run(sums, stats, counters_at + 1, count)
+    context_stats = stats
+    if other is not None:
+        context_stats = torch.empty(4 * m, dtype=torch.float32, device=logits.device)
+        behind = own.slots * padded if partial else 0
+        other.run(sums[behind:], context_stats, counters_at + 1 + own.counters - behind, False)
+
+    block, programs = _finalise_layout(K)
+    classes = torch.empty(class_floats(K), dtype=torch.float32, device=logits.device)
+    loss = torch.empty((), dtype=torch.float32 if problem.reduction == NONE else dtype, device=logits.device)
+    static = (
+        K,
+        padded,
+        block,
+        1024,
+        4,
+        programs,
+        context is not None,
+        problem.weight is not None,
+        problem.smoothing > 0,
+        problem.anchor_kind,
+        problem.prior is not None and problem.anchor_kind != WITHOUT_ANCHOR,
+        problem.mode == INDEX,
+        MEAN if problem.reduction == MEAN else SUM,
+        partial,
+    )
+    tensor_anchor = problem.anchor_kind == TENSOR_ANCHOR
+    launch(
+        _finalise.finalise,
+        programs,
+        4,
+        (_key(logits), None if context is None else _key(context), dtype, problem.key, static),
+        (
+            logits,
+            logits if context is None else context,
+            sums,
+            stats,
+            context_stats,
+            classes,
+            loss,
+            logits if problem.weight is None else problem.weight,
+            logits if problem.prior is None else problem.prior,
+            problem.anchor if tensor_anchor else logits,
+            n,
+            m,
+            logits.stride(0),
+            0 if context is None else context.stride(0),
+            slots,
+            counters_at,
+            problem.smoothing,
+            0.0 if tensor_anchor else float(problem.anchor),
+            *static,
+        ),
+    )
+    if problem.reduction == NONE:
+        loss = _row_losses(problem, logits, m, classes, stats).to(dtype)
+    return loss, (classes, stats, context_stats)
+
+
+def backward(
+    problem: Problem, saved: Saved, upstream: Tensor, logits: Tensor, context: Tensor | None, need_context: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Gradients of the logits and, where asked for, of the context."""
+    classes, stats, context_stats = saved
+    if is_tiny(logits, context, problem.reduction):
+        return classes * upstream, None
+    if problem.reduction == NONE:
+        upstream = upstream.reshape(-1).float()
+        if problem.mode == INDEX:  # what comes for an ignored row must not count, not even if it is NaN
+            upstream = torch.where(problem.first != problem.ignore_index, upstream, 0.0)
+        classes = _row_weighted_classes(problem, logits, classes, stats, upstream)
+    grad = _gradient(problem, logits, classes, stats, upstream)
+    if context is None or not need_context:
+        return grad, None
+    return grad, _gradient(problem, context, classes, context_stats, upstream, is_context=True)
+
+
+def _tiny_forward(problem: Problem, logits: Tensor, dtype: torch.dtype, with_grad: bool) -> tuple[Tensor, Saved]:
+    n, K = logits.shape
+    rows, columns = power_of_two(n), power_of_two(K)
+    loss = torch.empty((), dtype=dtype, device=logits.device)
+    grad = torch.empty((n, K) if with_grad else (0,), dtype=logits.dtype, device=logits.device)
+    static = (
+        K,
+        rows,
+        columns,
+        problem.mode,
+        problem.ignore_index,
+        problem.weight is not None,
+        problem.smoothing > 0,
+        problem.anchor_kind,
+        problem.prior is not None,
+        problem.reduction,
+        with_grad,
+    )
+    tensor_anchor = problem.anchor_kind == TENSOR_ANCHOR
+    launch(
+        tiny.tiny_kernel,
+        1,
+        4 if rows * columns <= 2048 else 8 if rows * columns <= 8192 else 16,
+        (_key(logits), dtype, problem.key, static),
+        (
+            logits,
+            problem.first,
+            logits if problem.second is None else problem.second,
+            logits if problem.share is None else problem.share,
+            logits if problem.weight is None else problem.weight,
+            logits if problem.prior is None else problem.prior,
+            problem.anchor if tensor_anchor else logits,
+            loss,
+            grad,
+            n,
+            logits.stride(0),
+            problem.first.stride(0),
+            problem.smoothing,
+            0.0 if tensor_anchor else float(problem.anchor),
+            *static,
+        ),
+    )
+    return loss, (grad, grad, grad)
+
+
+class _Sweep:
+    """One tensor's rows on their way into the column sums: sizes first, so that one buffer serves all."""
+
+    def __init__(self, problem: Problem | None, values: Tensor, partial: bool) -> None:
+        self.problem, self.values, self.partial = problem, values, partial
+        n = values.shape[0]
+        self.rows = _row_layout(values)
+        if self.rows is not None:
+            self.slots, self.counters = self.rows[2], 0
+            return
+        self.plan = _stream_plan(values, tuning.current().lag, tuning.current().tile_rows, partial)
+        chunks = -(-n // self.plan["CHUNK"])
+        self.slots, self.counters = chunks * self.plan["PHASES"], 1 + chunks
+
+    def run(self, sums: Tensor, stats: Tensor, counters_at: int, count: bool) -> None:
+        values, problem, tune = self.values, self.problem, tuning.current()
+        n, K = values.shape
+        padded = _padded(K)
+        targets, target_static = _targets(problem, values)
+        ignore = -100 if problem is None else problem.ignore_index
+        mode, weighted, smooth = target_static
+        if self.rows is not None:
+            tile_rows, columns, programs, warps = self.rows
+            static: tuple[Any, ...] = (K, padded, _alignment(values), tile_rows, columns)
+            static += (mode, ignore, weighted, smooth, count, self.partial)
+            args = (values, *targets[:4], sums, stats, n, values.stride(0), *targets[4:], *static)
+            launch(row_tiles.rows_forward, programs, warps, _full_key(problem, values, static), args)
+            return
+        plan = self.plan
+        static = (K, padded, plan["ALIGN"], plan["PHASES"], plan["CHUNK"], plan["LAG"])
+        static += (tune.unroll, plan["C"], plan["R"], plan["C"], mode, ignore, weighted, smooth, count, self.partial)
+        static += (tune.keep,)
+        strides = (n, values.stride(0), targets[4], counters_at, targets[5])
+        args = (values, *targets[:4], sums, stats, *strides, *static)
+        programs = multiprocessors(values.device) * tune.stream_per_sm
+        launch(stream.stream_forward, programs, tune.stream_warps, _full_key(problem, values, static), args)
+
+
+def _gradient(
+    problem: Problem, values: Tensor, classes: Tensor, stats: Tensor, upstream: Tensor, is_context: bool = False
+) -> Tensor:
+    n, K = values.shape
+    padded, tune = _padded(K), tuning.current()
+    grad = torch.empty((n, K), dtype=values.dtype, device=values.device)
+    source = None if is_context else problem
+    targets, (mode, weighted, smooth) = _targets(source, values)
+    per_row = problem.reduction == NONE
+    layout = _row_layout(values)
+    if layout is not None:
+        tile_rows, columns, programs, warps = layout
+        static: tuple[Any, ...] = (K, padded, _alignment(values), tile_rows, columns)
+        static += (mode, weighted, smooth, per_row)
+        args = (values, *targets[:4], classes, stats, upstream, grad, n, values.stride(0), *targets[4:], *static)
+        launch(row_tiles.rows_backward, programs, warps, (_full_key(source, values, static), upstream.dtype), args)
+        return grad
+    plan = _stream_plan(values, tune.backward_lag, tune.backward_rows, False)
+    counters = torch.zeros(1 + -(-n // plan["CHUNK"]), dtype=torch.int32, device=values.device)
+    blocks = -(-K // plan["C"])
+    pieces = min(tune.pieces, power_of_two(blocks))
+    pulls = torch.empty(n * pieces, dtype=torch.float32, device=values.device)
+    static = (K, padded, plan["ALIGN"], plan["PHASES"], plan["CHUNK"], plan["LAG"], pieces, plan["R"], plan["C"])
+    static += (mode, weighted, smooth, per_row, tune.keep)
+    args = (values, *targets[:4], classes, stats, upstream, pulls, counters, grad)
+    args += (n, values.stride(0), *targets[4:], *static)
+    programs = multiprocessors(values.device) * tune.stream_per_sm
+    key = (_full_key(source, values, static), upstream.dtype)
+    launch(stream.stream_backward, programs, tune.stream_warps, key, args)
+    return grad
+
+
+def _targets(problem: Problem | None, values: Tensor) -> tuple[tuple[Any, ...], tuple[int, bool, bool]]:
+    """(first, second, share, weight, target stride, smoothing) and what of it is known when compiling."""
+    if problem is None:
+        return (values, values, values, values, 0, 0.0), (NO_TARGET, False, False)
+    smooth = problem.smoothing > 0
+    tensors = (
+        problem.first,
+        values if problem.second is None else problem.second,
+        values if problem.share is None else problem.share,
+        values if problem.weight is None else problem.weight,
+    )
+    stride = problem.first.stride(0) if problem.mode == PROBS else 0
+    return (*tensors, stride, problem.smoothing), (problem.mode, problem.weight is not None, smooth)
+
+
+def class_floats(K: int) -> int:
+    """Size of the buffer with the class vectors c, low and log S, the scalars, and the last step's shares."""
+    return 3 * _padded(K) + _SCALARS + _SHARES * _finalise_layout(K)[1]
+
+
+def _finalise_layout(K: int) -> tuple[int, int]:
+    """(classes of a block, programs) of the last step."""
+    block = min(power_of_two(K), tuning.current().finalise_columns)
+    return block, power_of_two(min(64, -(-K // block)))
+
+
+def _padded(K: int) -> int:
+    return -(-K // 16) * 16
+
+
+def _key(values: Tensor) -> tuple[Any, ...]:
+    return (values.device, values.dtype, values.data_ptr() & 15 == 0)
+
+
+def _full_key(problem: Problem | None, values: Tensor, static: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (_key(values), None if problem is None else problem.key, static)
+
+
+def _alignment(values: Tensor) -> int:
+    """The power of two up to 16 that divides the distance of two rows, counted in logits."""
+    stride = values.stride(0)
+    return min(16, stride & -stride) if stride else 16
+
+
+def _row_layout(values: Tensor) -> tuple[int, int, int, int] | None:
+    """(rows of a tile, padded columns, programs, warps) where rows fit in registers."""
+    n, K = values.shape
+    tune = tuning.current()
+    columns = power_of_two(K)
+    if columns > tune.rows_columns:
+        return None
+    tile_rows = max(1, min(power_of_two(n), tune.rows_elements // columns))
+    elements = tile_rows * columns
+    warps = max(tune.rows_warps, min(32, tune.rows_warps * elements // 4096))
+    per_sm = max(1, tune.rows_per_sm * tune.rows_warps // warps)
+    programs = min(-(-n // tile_rows), multiprocessors(values.device) * per_sm)
+    return tile_rows, columns, programs, warps
+
+
+def _stream_plan(values: Tensor, lag: int, tile_rows: int, few_chunks: bool) -> dict[str, int]:
+    """Chunk, lag, phases and tile of the streamed kernels."""
+    n, K = values.shape
+    tune = tuning.current()
+    vector = 16 // values.element_size()
+    align = _alignment(values)
+    phases = 1
+    # Whole vectors for ragged rows: needs rows back to back from an aligned start, and an end that no vector crosses.
+    back_to_back = values.stride(0) == K and values.data_ptr() & 15 == 0 and n % vector == 0
+    if tune.shift_rows and align < vector and back_to_back:
+        phases = align = vector
+    step = phases * tile_rows
+    rows = max(1, tune.chunk_bytes // (K * values.element_size()))
+    if few_chunks:  # one slot of K floats for each chunk and phase: keep them under about 1 % of the logits
+        rows = max(rows, phases * 4 * 100 // values.element_size(), -(-n // 64))
+    chunk = -(-min(rows, n) // step) * step
+    columns = tune.tile_columns or tune.stream_warps * 32 * vector
+    return {"CHUNK": chunk, "LAG": lag, "PHASES": phases, "ALIGN": align, "R": tile_rows, "C": columns}
+
+
+def _row_losses(problem: Problem, logits: Tensor, m: int, classes: Tensor, stats: Tensor) -> Tensor:
+    """Each row's loss (n,), float32."""
+    n, K = logits.shape
+    padded = _padded(K)
+    log_s = classes[2 * padded : 2 * padded + K]
+    tau = stats[3 * n : 4 * n]
+    losses = stats[2 * n : 3 * n] + problem.target_of(logits, log_s)
+    if problem.anchor_kind == WITHOUT_ANCHOR:
+        return losses
+    pi = _prior(problem, K)
+    total = _taking_part(problem, n) + m
+    divergence = torch.xlogy(pi, pi).sum() - (pi * log_s).sum() + pi.sum() * torch.log(total.clamp_min(1.0))
+    return losses + problem.anchor * tau * torch.where(total > 0, divergence, 0.0)
+
+
+def _row_weighted_classes(problem: Problem, logits: Tensor, classes: Tensor, stats: Tensor, of_row: Tensor) -> Tensor:
+    """The class coefficients for a gradient that differs between rows: T_k = w_k sum_i g_i t_ik."""
+    n, K = logits.shape
+    padded = _padded(K)
+    pull = problem.masses(K, of_row)
+    if problem.anchor_kind != WITHOUT_ANCHOR:
+        pull = pull - problem.anchor * (of_row * stats[3 * n : 4 * n]).sum() * _prior(problem, K)
+    low, log_s = classes[padded : padded + K], classes[2 * padded : 2 * padded + K]
+    weighted = classes.clone()
+    weighted[:K] = pull * torch.exp(low - log_s)
+    return weighted
+
+
+def _prior(problem: Problem, K: int) -> Tensor:
+    if problem.prior is not None:
+        return problem.prior.float()
+    mass = problem.masses(K)
+    return mass / mass.sum().clamp_min(_TINY)
+
+
+def _taking_part(problem: Problem, n: int) -> Tensor:
+    if problem.mode == INDEX:
+        return (problem.first != problem.ignore_index).sum().float()
+    return torch.full((), float(n), device=problem.first.device)

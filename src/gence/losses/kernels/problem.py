@@ -1,0 +1,158 @@
+"""What the kernels are asked to compute, apart from the logits themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gence.losses.targets import Rows, Target, TwoHot, flatten_logits, target_sum
+
+NO_TARGET, INDEX, TWO_HOT, PROBS = 0, 1, 2, 3
+NONE, SUM, MEAN = 0, 1, 2
+WITHOUT_ANCHOR, FLOAT_ANCHOR, TENSOR_ANCHOR = 0, 1, 2
+
+
+@dataclass
+class Problem:
+    """Targets as rows, and the settings of the loss.
+
+    Attributes:
+        mode: kind of target (``INDEX``, ``TWO_HOT``, ``PROBS``).
+        first: class indices (n,), or class probabilities (n, K) with unit column stride.
+        second: the second class (n,) of a two-hot target.
+        share: the first class's share (n,) of a two-hot target.
+        weight: class weights (K,).
+        prior: class distribution (K,) of the anchor.
+        anchor: strength of the anchor.
+        ignore_index: class index of rows that take no part.
+        reduction: ``NONE``, ``SUM`` or ``MEAN``.
+        smoothing: label smoothing.
+    """
+
+    mode: int
+    first: Tensor
+    second: Tensor | None
+    share: Tensor | None
+    weight: Tensor | None
+    prior: Tensor | None
+    anchor: float | Tensor
+    ignore_index: int
+    reduction: int
+    smoothing: float
+
+    @cached_property
+    def anchor_kind(self) -> int:
+        """Whether there is an anchor, and where its strength is."""
+        if isinstance(self.anchor, Tensor):
+            return TENSOR_ANCHOR
+        return FLOAT_ANCHOR if self.anchor > 0 else WITHOUT_ANCHOR
+
+    @cached_property
+    def key(self) -> tuple[Any, ...]:
+        """What the compiled code depends on, apart from logits and sizes."""
+        parts: list[Any] = [self.mode, self.ignore_index, self.reduction, self.smoothing > 0, self.anchor_kind]
+        for tensor in (self.first, self.second, self.share, self.weight, self.prior, self.anchor):
+            parts.append((tensor.dtype, tensor.data_ptr() & 15 == 0) if isinstance(tensor, Tensor) else None)
+        return tuple(parts)
+
+    def arguments(self) -> dict[str, Any]:
+        """The same problem as arguments of ``gen_cross_entropy`` for rows of logits."""
+        target: Target = self.first
+        if self.second is not None and self.share is not None:
+            target = TwoHot(self.first, self.second, self.share)
+        return {
+            "target": target,
+            "weight": self.weight,
+            "ignore_index": self.ignore_index,
+            "reduction": ("none", "sum", "mean")[self.reduction],
+            "label_smoothing": self.smoothing,
+            "anchor": self.anchor,
+            "prior": self.prior,
+        }
+
+    def rows(self, logits: Tensor) -> Rows:
+        """The same targets in the plain implementation's form."""
+        index = valid = two_hot = None
+        if self.mode == INDEX:
+            valid = self.first != self.ignore_index
+            index = torch.where(valid, self.first, 0).long()
+        elif self.second is not None and self.share is not None:
+            two_hot = TwoHot(self.first.long(), self.second.long(), self.share.float())
+        return Rows(
+            logits=logits,
+            index=index,
+            probs=self.first.float() if self.mode == PROBS else None,
+            two_hot=two_hot,
+            valid=valid,
+            weight=None if self.weight is None else self.weight.float(),
+            label_smoothing=self.smoothing,
+            shape=torch.Size((logits.shape[0],)),
+            dtype=torch.float32,
+        )
+
+    def counts(self, num_classes: int, of_row: Tensor | None = None) -> Tensor:
+        """Unweighted, unsmoothed label mass (K,): sum_i g_i t_ik, with g = 1 by default."""
+        if self.mode == PROBS:
+            if of_row is None:
+                return self.first.sum(0, dtype=torch.float32)
+            return (of_row[:, None] * self.first).sum(0)
+        counts = self.first.new_zeros(num_classes, dtype=torch.float32)
+        rows = self.first.new_ones(self.first.shape, dtype=torch.float32) if of_row is None else of_row
+        if self.second is not None and self.share is not None:
+            share = self.share.float()
+            counts.scatter_add_(0, self.first.long(), rows * share)
+            return counts.scatter_add_(0, self.second.long(), rows * (1 - share))
+        valid = self.first != self.ignore_index
+        return counts.scatter_add_(0, torch.where(valid, self.first, 0).long(), torch.where(valid, rows, 0.0))
+
+    def masses(self, num_classes: int, of_row: Tensor | None = None) -> Tensor:
+        """T_k = w_k sum_i g_i t_ik (K,), smoothing included."""
+        mass = self.counts(num_classes, of_row)
+        if self.smoothing > 0:
+            if of_row is None:
+                of_row = self.first.new_ones(self.first.shape[:1], dtype=torch.float32)
+            if self.mode == INDEX:
+                of_row = torch.where(self.first != self.ignore_index, of_row, 0.0)
+            mass = (1 - self.smoothing) * mass + (self.smoothing / num_classes) * of_row.sum()
+        return mass if self.weight is None else mass * self.weight.float()
+
+    def target_of(self, logits: Tensor, values: Tensor) -> Tensor:
+        """sum_k w_k t_ik values_k of each row (n,), 0 where ignored."""
+        return target_sum(self.rows(logits), values)
+
+
+def problem_of(
+    target: Target,
+    weight: Tensor | None,
+    ignore_index: int,
+    reduction: str,
+    label_smoothing: float,
+    anchor: float | Tensor,
+    prior: Tensor | None,
+    logits: Tensor,
+) -> Problem:
+    """Checked arguments of ``gen_cross_entropy`` as rows; no copy where they are rows already."""
+    second = share = None
+    if isinstance(target, TwoHot):
+        mode = TWO_HOT
+        first, second, share = _flat(target.first), _flat(target.second), _flat(target.share)
+    elif target.is_floating_point():
+        mode, first = PROBS, flatten_logits(target)
+        if first.stride(1) != 1 and logits.shape[1] > 1:
+            first = first.contiguous()
+    else:
+        mode, first = INDEX, _flat(target)
+    if weight is not None:
+        weight = weight.contiguous()
+    if prior is not None:
+        prior = prior.contiguous()
+    kind = MEAN if reduction == "mean" else SUM if reduction == "sum" else NONE
+    return Problem(mode, first, second, share, weight, prior, anchor, ignore_index, kind, float(label_smoothing))
+
+
+def _flat(values: Tensor) -> Tensor:
+    return values if values.dim() == 1 and values.is_contiguous() else values.reshape(-1).contiguous()

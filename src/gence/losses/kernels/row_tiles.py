@@ -1,0 +1,155 @@
+"""Rows that fit in registers: each is read once, and the column sums of a program's rows stay in registers too."""
+# mypy: disable-error-code="misc,no-untyped-def,no-untyped-call,untyped-decorator"
+# ruff: noqa: SIM108 - a compile-time choice in Triton is an if statement
+
+import triton
+import triton.language as tl
+
+from gence.losses.kernels.tiles import (
+    EXTREME,
+    INVERSE_DENOMINATOR,
+    class_pull,
+    count_labels,
+    label_terms,
+    store_row_stats,
+    weighted_target_tile,
+)
+
+
+@triton.jit(do_not_specialize=["n", "stride", "t_stride"])
+def rows_forward(
+    z,
+    first,
+    second,
+    share,
+    weight,
+    sums,
+    stats,
+    n,
+    stride,
+    t_stride,
+    eps,
+    K: tl.constexpr,
+    KP: tl.constexpr,
+    ALIGN: tl.constexpr,
+    R: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    MODE: tl.constexpr,
+    IGNORE: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr,
+    SMOOTH: tl.constexpr,
+    COUNT: tl.constexpr,
+    PARTIAL: tl.constexpr,
+):
+    """Row statistics, label counts and column sums; ``PARTIAL`` leaves each program's sums in a slot of its own."""
+    pid = tl.program_id(0)
+    cols = tl.arange(0, BLOCK_K)
+    col_ok = cols < K
+    acc = tl.zeros((R, BLOCK_K), tl.float32)
+    if MODE != 0 and SMOOTH:
+        if HAS_WEIGHT:
+            w = tl.load(weight + cols, mask=col_ok, other=0.0).to(tl.float32)
+        else:
+            w = tl.where(col_ok, 1.0, 0.0)
+    for tile in range(pid, tl.cdiv(n, R), tl.num_programs(0)):
+        rows = tile * R + tl.arange(0, R)
+        row_ok = rows < n
+        valid = row_ok
+        if MODE == 1:
+            valid = row_ok & (tl.load(first + rows, mask=row_ok, other=IGNORE) != IGNORE)
+        offsets = tl.multiple_of(rows.to(tl.int64) * stride, ALIGN)
+        mask = valid[:, None] & col_ok[None, :]
+        x = tl.load(z + offsets[:, None] + cols[None, :], mask=mask, other=float("-inf")).to(tl.float32)
+        peak = tl.where(valid, tl.max(x, 1), 0.0)
+        e = tl.exp(x - peak[:, None])
+        total = tl.where(valid, tl.sum(e, 1), 1.0)
+        acc += e * (1.0 / total)[:, None]
+        log_sum = tl.log(total)
+        cost = tl.zeros((R,), tl.float32)
+        tau = tl.zeros((R,), tl.float32)
+        if MODE == 3:
+            wt = weighted_target_tile(
+                rows, cols, valid, mask, first, second, share, weight, t_stride, eps, K, MODE, HAS_WEIGHT, SMOOTH
+            )
+            tau = tl.sum(wt, 1)
+            cost = tl.sum(tl.where(mask, wt * (log_sum[:, None] - (x - peak[:, None])), 0.0), 1)
+        elif MODE != 0:
+            cost, tau = label_terms(
+                z, rows, offsets, valid, peak, log_sum, first, second, share, weight, K, MODE, HAS_WEIGHT
+            )
+            if SMOOTH:
+                spread = tl.where(mask, w[None, :] * (log_sum[:, None] - (x - peak[:, None])), 0.0)
+                cost = (1.0 - eps) * cost + (eps / K) * tl.sum(spread, 1)
+                tau = (1.0 - eps) * tau + (eps / K) * tl.sum(w, 0)
+        store_row_stats(stats, rows, row_ok, valid, n, peak, log_sum, cost, tau)
+        if COUNT:
+            count_labels(sums + KP, rows, valid, first, second, share, K, MODE)
+    column = tl.sum(acc, 0)
+    if PARTIAL:
+        tl.store(sums + 2 * KP + pid.to(tl.int64) * KP + cols, column, mask=col_ok)
+    else:
+        tl.atomic_add(sums + cols, column, mask=col_ok, sem="relaxed")
+
+
+@triton.jit(do_not_specialize=["n", "stride", "t_stride"])
+def rows_backward(
+    z,
+    first,
+    second,
+    share,
+    weight,
+    classes,
+    stats,
+    upstream,
+    grad,
+    n,
+    stride,
+    t_stride,
+    eps,
+    K: tl.constexpr,
+    KP: tl.constexpr,
+    ALIGN: tl.constexpr,
+    R: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    MODE: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr,
+    SMOOTH: tl.constexpr,
+    PER_ROW: tl.constexpr,
+):
+    """Gradient of the rows from their statistics and the class coefficients."""
+    pid = tl.program_id(0)
+    cols = tl.arange(0, BLOCK_K)
+    col_ok = cols < K
+    c = tl.load(classes + cols, mask=col_ok, other=0.0)
+    extreme = tl.load(classes + 3 * KP + EXTREME)
+    low = tl.load(classes + KP + cols, mask=col_ok & (tl.zeros_like(c) + extreme > 0.0), other=0.0)
+    scale = 1.0
+    if not PER_ROW:
+        scale = tl.load(upstream).to(tl.float32) * tl.load(classes + 3 * KP + INVERSE_DENOMINATOR)
+    for tile in range(pid, tl.cdiv(n, R), tl.num_programs(0)):
+        rows = tile * R + tl.arange(0, R)
+        row_ok = rows < n
+        peak = tl.load(stats + rows, mask=row_ok, other=0.0)
+        log_sum = tl.load(stats + n + rows, mask=row_ok, other=float("inf"))
+        valid = row_ok & (log_sum != float("inf"))
+        offsets = tl.multiple_of(rows.to(tl.int64) * stride, ALIGN)
+        mask = valid[:, None] & col_ok[None, :]
+        x = tl.load(z + offsets[:, None] + cols[None, :], mask=mask, other=float("-inf")).to(tl.float32)
+        log_p = (x - peak[:, None]) - log_sum[:, None]
+        p = tl.exp(log_p)
+        q = class_pull(p, log_p, c, low, extreme)
+        r = tl.sum(q, 1)
+        own = tl.zeros((R,), tl.float32)
+        wt = weighted_target_tile(
+            rows, cols, valid, mask, first, second, share, weight, t_stride, eps, K, MODE, HAS_WEIGHT, SMOOTH
+        )
+        if MODE != 0:
+            own = tl.load(stats + 3 * n + rows, mask=row_ok, other=0.0)
+            if PER_ROW:
+                of_row = tl.load(upstream + rows, mask=row_ok, other=0.0).to(tl.float32)
+                own = own * of_row
+                wt = wt * of_row[:, None]
+        g = (p * (own - r)[:, None] + q - wt) * scale
+        g = tl.where(valid[:, None], g, 0.0)
+        out_at = rows.to(tl.int64) * K
+        tl.store(grad + out_at[:, None] + cols[None, :], g, mask=row_ok[:, None] & col_ok[None, :])

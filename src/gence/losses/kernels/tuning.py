@@ -1,0 +1,73 @@
+"""The kernels' tunables, in one place: defaults measured by benchmarks/sweep_kernels.py, and a way to try others."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Sizes and counts that change speed, never results beyond rounding.
+
+    Attributes:
+        tiny_elements: largest padded problem for the one-program kernel.
+        rows_columns: largest padded K for which a row is kept in registers.
+        rows_elements: logits in a tile of rows.
+        rows_warps: warps for such a tile of at most 4096 logits; wider rows take more.
+        rows_per_sm: programs for each multiprocessor (rows).
+        stream_warps: warps of a program (stream).
+        stream_per_sm: programs for each multiprocessor (stream).
+        chunk_bytes: logits between a first and a second look, per step of the lag.
+        lag: chunks by which the second look trails the first.
+        backward_lag: the same for the backward pass.
+        unroll: vectors of a row that a thread reads at a time in the row pass.
+        tile_rows: rows of a tile in the column pass.
+        backward_rows: rows of a tile in the backward pass.
+        tile_columns: columns of a tile; 0 means one 16-byte vector for each thread.
+        pieces: parts in which a row's pull is summed.
+        keep: whether loads tell the L2 cache which logits are read again.
+        shift_rows: whether rows of ragged alignment are taken in phases so that loads are whole vectors.
+        finalise_columns: classes in a block of the last step.
+    """
+
+    tiny_elements: int = 16384
+    rows_columns: int = 16384
+    rows_elements: int = 4096
+    rows_warps: int = 4
+    rows_per_sm: int = 4
+    stream_warps: int = 8
+    stream_per_sm: int = 2
+    chunk_bytes: int = 8 << 20
+    lag: int = 3
+    backward_lag: int = 3
+    unroll: int = 4
+    tile_rows: int = 4
+    backward_rows: int = 4
+    tile_columns: int = 0
+    pieces: int = 8
+    keep: bool = True
+    shift_rows: bool = True
+    finalise_columns: int = 1024
+
+
+_current = Tuning()
+
+
+def current() -> Tuning:
+    """The tunables in force."""
+    return _current
+
+
+@contextlib.contextmanager
+def override(**changes: Any) -> Iterator[Tuning]:
+    """Run with other tunables: for sweeps, and for tests that send small problems through every kernel."""
+    global _current
+    before = _current
+    _current = replace(before, **changes)
+    try:
+        yield _current
+    finally:
+        _current = before
