@@ -2,8 +2,206 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
 import typer
+
+if TYPE_CHECKING:
+    from gence.experiment.spec import RunSpec
+    from gence.experiment.store import Store
+
+_Names = Annotated[
+    list[str], typer.Argument(help="Exhibits (table1, ood, ...), open_choices, tuned, or GRID.toml files.")
+]
+_StorePath = Annotated[Path | None, typer.Option("--store", help="Folder of records; results/paper of the checkout.")]
+_Rows = Annotated[str, typer.Option(help="Rows of an exhibit, separated by commas; * matches anything.")]
+_Losses = Annotated[str, typer.Option(help="Columns of an exhibit, separated by commas.")]
+_TimeLimit = Annotated[float | None, typer.Option(help="Seconds after which nothing may run.")]
+_Engine = Annotated[str, typer.Option(help="local, gpus (a process a GPU) or ray.")]
+_Workers = Annotated[int | None, typer.Option(help="Processes of the engine gpus.")]
+_CohortSize = Annotated[str, typer.Option(help="Most runs to train side by side, or auto.")]
+_Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
+_Compile = Annotated[bool, typer.Option("--compile", help="Compile the network (GPU; pays for long cohorts).")]
+_Predictions = Annotated[bool, typer.Option("--predictions/--no-predictions", help="Keep compact predictions.")]
+_RecipeName = Annotated[str | None, typer.Option("--recipe", help="Another recipe than the paper's, for exhibits.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
+
+    @app.command()
+    def run(
+        names: _Names,
+        store: _StorePath = None,
+        rows: _Rows = "",
+        losses: _Losses = "",
+        seeds: Annotated[int | None, typer.Option(help="Seeds of every cell, from 0.")] = None,
+        recipe: _RecipeName = None,
+        time_limit: _TimeLimit = None,
+        engine: _Engine = "local",
+        workers: _Workers = None,
+        cohort_size: _CohortSize = "auto",
+        device: _Device = "auto",
+        compile: _Compile = False,
+        predictions: _Predictions = True,
+        retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try runs again that failed.")] = False,
+        dry_run: Annotated[bool, typer.Option("--dry-run", help="List what is missing and do nothing.")] = False,
+    ) -> None:
+        """Do the runs of exhibits or grids that the store does not have, most informative first.
+
+        Stop it at any moment and run it again: it goes on where it stopped, and stores made on different machines
+        merge into the same one.
+
+        Examples: gence run table1 --rows 'cifar100-2000-*' --time-limit 600
+
+        gence run table1 smoothing ood --dry-run
+        """
+        from gence.experiment.run import run_grid
+        from gence.paper.grids import grid_specs
+
+        place = _store(store)
+        specs = grid_specs(
+            names, place, rows=_split(rows), losses=_split(losses), seeds=seeds, recipe=recipe
+        )  # fmt: skip
+        if dry_run:
+            _list(specs, place)
+            return
+        report = run_grid(
+            specs,
+            place,
+            time_limit=time_limit,
+            keep_predictions=predictions,
+            retry_failed=retry_failed,
+            **_run_options(engine, workers, cohort_size, device, compile),
+        )
+        for key, error in report.failed.items():
+            typer.echo(f"{key} failed: {error}", err=True)
+        if report.failed:
+            raise typer.Exit(1)
+
+    @app.command()
+    def tune(
+        names: _Names,
+        store: _StorePath = None,
+        rows: _Rows = "",
+        losses: Annotated[str, typer.Option(help="Losses, separated by semicolons: 'ce;gence(anchor=tune)'.")] = "",
+        trials: Annotated[int, typer.Option(help="Trials of every loss.")] = 32,
+        metric: Annotated[str, typer.Option(help="accuracy or nll, on the held-out part.")] = "accuracy",
+        recipe: _RecipeName = None,
+        time_limit: _TimeLimit = None,
+        engine: _Engine = "local",
+        workers: _Workers = None,
+        cohort_size: _CohortSize = "auto",
+        device: _Device = "auto",
+        compile: _Compile = False,
+    ) -> None:
+        """Tune every loss of a cell with the same number of trials, on a held-out part of its training set.
+
+        The final runs over fresh seeds are then: gence run tuned
+
+        Example: gence tune table1 --rows cifar100-2000-vgg19 --trials 16
+        """
+        from gence.experiment.study import TuneSettings
+        from gence.experiment.tune import tune as tune_cell
+        from gence.paper.grids import grid_specs
+        from gence.paper.priority import cell_name
+        from gence.paper.tuned import LOSSES, save_tuned
+
+        place = _store(store)
+        specs = grid_specs(names, place, rows=_split(rows), recipe=recipe)
+        bases = list({base.key: base for base in (spec.replace(loss="ce", seed=0) for spec in specs)}.values())
+        asked = [part.strip() for part in losses.split(";") if part.strip()] or list(LOSSES)
+        left = _Remaining(time_limit)
+        for base in bases:
+            report = tune_cell(
+                base,
+                asked,
+                place,
+                settings=TuneSettings(trials=trials, metric=metric),
+                time_limit=left.seconds(),
+                **_run_options(engine, workers, cohort_size, device, compile),
+            )
+            save_tuned(place, report)
+            state = "complete" if report.complete else f"not complete ({report.stopped or 'trials failed'})"
+            typer.echo(f"{cell_name(base)}: {state}")
+            for best in report.best:
+                changes = ", ".join(f"{name} {value}" for name, value in best.changes.items())
+                typer.echo(f"  {best.asked}: {best.value:.4f} after {best.trials} of {trials} trials; {changes}")
+            if report.stopped:
+                return
+
+
+class _Remaining:
+    """What is left of a time limit."""
+
+    def __init__(self, limit: float | None) -> None:
+        import time
+
+        self._clock = time.monotonic
+        self._end = None if limit is None else self._clock() + limit
+
+    def seconds(self) -> float | None:
+        """Seconds left, a little above 0 at the least; None without a limit."""
+        return None if self._end is None else max(self._end - self._clock(), 1e-3)
+
+
+def _store(path: Path | None) -> Store:
+    from gence.experiment.store import Store
+    from gence.paper.results import default_results
+
+    return Store(default_results() if path is None else path)
+
+
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _run_options(engine: str, workers: int | None, cohort_size: str, device: str, compile: bool) -> dict[str, Any]:
+    """Return the options of `run_grid` that both commands have."""
+    from gence.experiment.engines import create_engine
+
+    if cohort_size != "auto" and not cohort_size.isdecimal():
+        raise ValueError(f"--cohort-size is {cohort_size!r}; expected auto or a whole number")
+    options: dict[str, Any] = {
+        "engine": create_engine(engine, workers=workers),
+        "cohort_size": cohort_size if cohort_size == "auto" else int(cohort_size),
+        "device": device,
+    }
+    if compile:
+        import functools
+
+        from gence.experiment.cohort import train_cohort
+
+        options["trainer"] = functools.partial(train_cohort, compile=True)
+    return options
+
+
+def _list(specs: list[RunSpec], store: Store) -> None:
+    """Print the cells of a grid in the order they would be done, and what each still lacks."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from gence.experiment.recipe import RECIPES
+    from gence.paper.open_choices import CANDIDATES
+    from gence.paper.priority import cell_name, cells
+
+    missing = {spec.key for spec in store.missing(specs)}
+    names = {recipe: name for name, recipe in {**CANDIDATES, **RECIPES}.items()}
+    table = Table("cell", "recipe", "losses", "seeds", "runs", "missing", "steps a run")
+    for runs in cells(specs).values():
+        first = runs[0]
+        # The batch is part of the cell's name, the recipe's name is that of the recipe with the usual one.
+        usual = first.recipe.replace(batch_size=RECIPES["paper"].batch_size)
+        steps = first.recipe.epochs * (first.subset.n // first.recipe.batch_size) if first.subset.n else None
+        table.add_row(
+            cell_name(first),
+            names.get(first.recipe) or names.get(usual, "custom"),
+            str(len({spec.loss for spec in runs})),
+            str(len({spec.seed for spec in runs})),
+            str(len(runs)),
+            str(sum(spec.key in missing for spec in runs)),
+            "" if steps is None else str(steps),
+        )
+    Console().print(table)
+    typer.echo(f"{len(missing)} of {len(specs)} runs are missing in {store.root}")

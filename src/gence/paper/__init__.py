@@ -1,1 +1,24 @@
-"""The paper's exhibits: one file per table or figure."""
+"""The paper, measured: one file an exhibit, with its grid of runs, its rows and the values that were printed."""
+
+from __future__ import annotations
+
+import importlib
+
+from gence.experiment.fields import check_choice
+from gence.experiment.recipe import Recipe
+from gence.paper.exhibit import Exhibit
+
+EXHIBITS = ("table1", "imbalanced", "ece", "ood", "smoothing", "reliability", "batch_size")
+"""The exhibits whose cells are training runs, in the paper's order. `epoch_time` is measured by a benchmark."""
+
+
+def load_exhibit(name: str, recipe: Recipe | None = None) -> Exhibit:
+    """Return an exhibit by name, under the paper's recipe unless another is given.
+
+    >>> exhibit = load_exhibit("table1")
+    >>> len(exhibit.rows), len(exhibit.columns)
+    (12, 8)
+    """
+    check_choice("exhibit", name, EXHIBITS)
+    made: Exhibit = getattr(importlib.import_module(f"gence.paper.{name}"), name)(recipe)
+    return made

@@ -1,0 +1,59 @@
+"""Grids by name: exhibits, the search for the recipe, the tuned comparison, and TOML files, joined into one list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gence.experiment.fields import SpecError, check_choice
+from gence.experiment.grid import read_grid
+from gence.experiment.recipe import named_recipe
+from gence.experiment.spec import RunSpec
+from gence.experiment.store import Store
+from gence.paper import EXHIBITS, load_exhibit, open_choices
+from gence.paper.exhibit import SEEDS
+from gence.paper.priority import by_priority
+from gence.paper.tuned import tuned_specs
+
+GRIDS = (*EXHIBITS, "open_choices", "tuned")
+"""Names of grids; anything that ends in .toml is a file."""
+
+
+def grid_specs(
+    names: Sequence[str],
+    store: Store,
+    *,
+    rows: Sequence[str] = (),
+    losses: Sequence[str] = (),
+    seeds: int | None = None,
+    recipe: str | None = None,
+) -> list[RunSpec]:
+    """Return the runs of several grids, each run once, most informative first.
+
+    Args:
+        names: exhibits, "open_choices", "tuned" (final runs of what was tuned in the store), or TOML files.
+        store: where tuned settings are looked up.
+        rows: patterns of row names, for exhibits.
+        losses: column names, for exhibits.
+        seeds: how many seeds, from 0; by default 5, and 2 for the search.
+        recipe: another recipe's name in place of "paper", for exhibits.
+    """
+    if seeds is not None and seeds < 1:
+        raise ValueError(f"seeds is {seeds}; expected at least 1")
+    runs: list[RunSpec] = []
+    for name in names:
+        if name.endswith(".toml"):
+            if rows or losses or seeds or recipe:
+                raise SpecError(f"{name} is a file and says itself what it runs; rows, losses, seeds and recipe do not")
+            runs += read_grid(name)
+            continue
+        check_choice("grid", name, GRIDS)
+        if name == "open_choices":
+            runs += open_choices.open_choice_specs(
+                rows=tuple(rows) or open_choices.CELLS, seeds=seeds or open_choices.SEEDS
+            )
+        elif name == "tuned":
+            runs += tuned_specs(store, rows=rows, seeds=seeds or SEEDS)
+        else:
+            exhibit = load_exhibit(name, named_recipe(recipe) if recipe else None)
+            runs += exhibit.specs(rows=rows, losses=losses, seeds=seeds or SEEDS)
+    return by_priority(runs)
