@@ -84,7 +84,7 @@ def _bench_cohort(
 
     cohort.train(note, None, None, 1e9)
     seconds = [b - a for a, b in itertools.pairwise(ends)]
-    per_step = [s / cohort.steps / size * 1e3 for s in seconds]
+    per_step = [s / cohort.trainees[0].feed.steps / size * 1e3 for s in seconds]
     memory = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None
     return {
         "model": model,

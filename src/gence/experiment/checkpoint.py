@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from gence._version import __version__
 from gence.experiment.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -24,22 +25,26 @@ class SavedCohort:
     """A cohort after some epochs."""
 
     epoch: int
+    elapsed_s: float
     tensors: list[dict[str, Tensor]]
     sums: list[list[Tensor]]
 
 
 class CohortCheckpoint:
-    """The one checkpoint file of a cohort, named by the keys of its runs."""
+    """The one checkpoint file of a cohort, named by the keys of its runs.
+
+    A file of another version of gence is not used: what its tensors mean may have changed.
+    """
 
     def __init__(self, folder: Path, specs: Sequence[RunSpec]) -> None:
         name = hashlib.sha256("/".join(spec.key for spec in specs).encode()).hexdigest()[:16]
         self.path = folder / f"cohort-{name}.safetensors"
 
-    def save(self, epoch: int, tensors: list[dict[str, Tensor]], sums: list[list[Tensor]]) -> None:
-        """Write the state after ``epoch`` epochs."""
+    def save(self, epoch: int, elapsed_s: float, tensors: list[dict[str, Tensor]], sums: list[list[Tensor]]) -> None:
+        """Write the state after ``epoch`` epochs, which took ``elapsed_s`` seconds."""
         flat = {f"run{i}/{name}": value for i, run in enumerate(tensors) for name, value in run.items()}
         flat |= {f"sums{i}": torch.stack(run) for i, run in enumerate(sums)}
-        write_tensors(self.path, flat, {"epoch": str(epoch)})
+        write_tensors(self.path, flat, {"epoch": str(epoch), "elapsed_s": str(elapsed_s), "gence": __version__})
 
     def load(self) -> SavedCohort | None:
         """The state that was saved, or None; a file that cannot be read was never finished and is not used."""
@@ -51,12 +56,15 @@ class CohortCheckpoint:
             flat, notes = read_tensors(self.path)
         except SafetensorError:
             return None
+        if notes.get("gence") != __version__:
+            return None
         count = sum(name.startswith("sums") for name in flat)
         tensors = [
             {name.removeprefix(f"run{i}/"): value for name, value in flat.items() if name.startswith(f"run{i}/")}
             for i in range(count)
         ]
-        return SavedCohort(int(notes["epoch"]), tensors, [list(flat[f"sums{i}"]) for i in range(count)])
+        sums = [list(flat[f"sums{i}"]) for i in range(count)]
+        return SavedCohort(int(notes["epoch"]), float(notes["elapsed_s"]), tensors, sums)
 
     def remove(self) -> None:
         """Delete the file: the runs are done."""
@@ -66,7 +74,7 @@ class CohortCheckpoint:
 def save_model(path: Path, trainee: Trainee, offset: Tensor | None) -> None:
     """Write a trained network with all that prediction needs: spec, classes, normalisation, marginal offset."""
     problem = trainee.problem
-    flat = {f"model/{name}": value for name, value in trainee.model.state_dict().items()}
+    flat = {f"model/{name}": value for name, value in trainee.classifier.state_dict().items()}
     flat |= {"mean": problem.mean, "std": problem.std, "prior": problem.prior}
     if offset is not None:
         flat["offset"] = offset
@@ -83,7 +91,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], notes: dict[str, str])
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, part, metadata=notes)
-        os.replace(part, path)
+        part.replace(path)
     finally:
         part.unlink(missing_ok=True)
 

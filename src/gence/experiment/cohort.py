@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 from gence.experiment.checkpoint import CohortCheckpoint, save_model
 from gence.experiment.contrastive import ContrastiveTrainee
-from gence.experiment.evaluate import Evaluation, evaluate
+from gence.experiment.evaluate import evaluate
 from gence.experiment.feed import EpochFeed
 from gence.experiment.lane import EagerLane, GraphLane, Lane
 from gence.experiment.problem import Problem, ProblemLoader
 from gence.experiment.result import RunResult
 from gence.experiment.spec import RunSpec
 from gence.experiment.trainee import Backbone, Trainee, uses_bf16
+from gence.losses.registry import loss_info
 from gence.metrics import marginal_divergence
 
 COMPILE_WORTH_S = 240.0
@@ -28,12 +29,25 @@ COMPILE_WORTH_S = 240.0
 
 @dataclass(frozen=True)
 class CohortProgress:
-    """Where a cohort stands after an epoch; ``loss`` and ``accuracy`` are the training ones, one a run."""
+    """Where a cohort stands after an epoch.
+
+    Attributes:
+        epoch: epochs done, from 1.
+        epochs: epochs in all.
+        loss: training loss of the epoch, one a run; NaN for a run that has diverged.
+        accuracy: training accuracy likewise; NaN also while an encoder learns by contrast.
+        marginal_kl: divergence of the epoch's predicted class marginal from the prior, likewise.
+        lr: learning rate at the epoch's start, one a run.
+        elapsed_s: seconds since the cohort was begun, those before an interruption included.
+        left_s: seconds it will take, as far as the epochs so far tell.
+    """
 
     epoch: int
     epochs: int
     loss: list[float]
     accuracy: list[float]
+    marginal_kl: list[float]
+    lr: list[float]
     elapsed_s: float
     left_s: float
 
@@ -50,6 +64,7 @@ def train_cohort(
     compile: bool = False,
     checkpoint_every_s: float = 60.0,
     loader: ProblemLoader | None = None,
+    progress: bool = False,
 ) -> list[RunResult | None]:
     """Train runs side by side and judge them.
 
@@ -64,6 +79,7 @@ def train_cohort(
         compile: whether the network is compiled (GPU only).
         checkpoint_every_s: seconds between checkpoints.
         loader: a loader to reuse, so that several cohorts share what is on the device.
+        progress: a bar on stderr while images are decoded or downloaded.
 
     Returns:
         One result a spec, in order; None for runs that were not finished because of ``should_stop``.
@@ -76,7 +92,8 @@ def train_cohort(
         return []
     if len({spec.cohort_key for spec in specs}) > 1:
         raise ValueError("specs: expected runs that differ in seed, loss and rate only (one cohort_key), got several")
-    cohort = Cohort(specs, resolve_device(device), cache_dir, compile, loader)
+    place = resolve_device(device)
+    cohort = Cohort(specs, place, compile=compile, loader=loader or ProblemLoader(place, cache_dir, progress))
     checkpoint = CohortCheckpoint(workdir, specs) if workdir else None
     finished = cohort.train(on_epoch, should_stop, checkpoint, checkpoint_every_s)
     if not finished:
@@ -88,10 +105,22 @@ def train_cohort(
 
 
 def resolve_device(device: str) -> torch.device:
-    """The torch device of a name; "auto" is the first GPU, or the CPU."""
+    """The torch device of a name; "auto" is the first GPU, or the CPU.
+
+    >>> resolve_device("cpu")
+    device(type='cpu')
+    """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(device, torch.cuda.current_device()) if device == "cuda" else torch.device(device)
+    try:
+        place = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"device is {device!r}; expected 'auto', 'cpu', 'cuda' or 'cuda:1'") from error
+    if place.type not in ("cpu", "cuda"):
+        raise ValueError(f"device is {device!r}; expected 'auto', 'cpu', 'cuda' or 'cuda:1'")
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device is {device!r}, but PyTorch sees no GPU here; use 'cpu', or 'auto' for what there is")
+    return torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else place
 
 
 class Cohort:
@@ -101,20 +130,19 @@ class Cohort:
         self,
         specs: Sequence[RunSpec],
         device: torch.device,
-        cache_dir: Path | None = None,
+        *,
+        loader: ProblemLoader,
         compile: bool = False,
-        loader: ProblemLoader | None = None,
     ) -> None:
         self.specs, self.device = list(specs), device
         self.started = time.perf_counter()
-        loader = loader or ProblemLoader(device, cache_dir)
         dtype = torch.bfloat16 if uses_bf16(specs[0], device) else torch.float32
         problems: dict[int, Problem] = {}
         feeds: dict[tuple[int, int], EpochFeed] = {}
         run_backbone = _compiled_backbone() if compile and device.type == "cuda" else _run_backbone
         self.trainees: list[Trainee] = []
         for spec in specs:
-            views = 2 if spec.loss.name == "supcon" else 1
+            views = 2 if loss_info(spec.loss.name).takes == "embeddings" else 1
             if spec.seed not in problems:
                 problems[spec.seed] = loader.load(spec)
             problem = problems[spec.seed]
@@ -124,7 +152,6 @@ class Cohort:
             self.trainees.append(kind(spec, problem, feeds[spec.seed, views], run_backbone))
         self.feeds = list(feeds.values())
         self.epochs = specs[0].recipe.epochs
-        self.steps = self.feeds[0].steps
         self.sums: list[list[Tensor]] = [[] for _ in specs]  # per run and epoch, on the CPU
         self.diverged = [False] * len(specs)
         self.lanes: list[Lane] = []
@@ -151,7 +178,8 @@ class Cohort:
                 on_epoch(self._progress(epoch, start, began))
             stopped = should_stop is not None and epoch + 1 < self.epochs and should_stop()
             if checkpoint and (stopped or time.perf_counter() - last_saved > checkpoint_every_s):
-                checkpoint.save(epoch + 1, [t.tensors() for t in self.trainees], self.sums)
+                elapsed = time.perf_counter() - self.started
+                checkpoint.save(epoch + 1, elapsed, [t.tensors() for t in self.trainees], self.sums)
                 last_saved = time.perf_counter()
             if stopped:
                 return False
@@ -161,14 +189,15 @@ class Cohort:
 
     def results(self, models_dir: Path | None) -> list[RunResult]:
         """Judge every run; a run's time is its share of the cohort's."""
-        judged: list[Evaluation] = [evaluate(t.model, t.problem) for t in self.trainees]
+        judged = [evaluate(t.classifier, t.problem) for t in self.trainees]
         if models_dir:
             for trainee, found in zip(self.trainees, judged, strict=True):
                 save_model(models_dir / f"{trainee.spec.key}.safetensors", trainee, found.offset)
         share = (time.perf_counter() - self.started) / len(self.specs)
         return [
             RunResult(
-                status="diverged" if self.diverged[i] else "done",
+                # The last step can break a network whose losses were all finite.
+                status="diverged" if self.diverged[i] or not found.finite else "done",
                 metrics=found.metrics,
                 curves=self._curves(i),
                 tables=found.tables,
@@ -185,6 +214,7 @@ class Cohort:
         for trainee, tensors in zip(self.trainees, saved.tensors, strict=True):
             trainee.load_tensors(tensors)
         self.sums = saved.sums
+        self.started -= saved.elapsed_s
         self.diverged = [any(not math.isfinite(float(s[0])) for s in sums) for sums in saved.sums]
         return saved.epoch
 
@@ -200,7 +230,7 @@ class Cohort:
             feed.prepare(epoch)
 
     def _await_batches(self) -> None:
-        """Lanes start an epoch when its batches, made on the current stream, are there; and so does the host's queue."""
+        """Let the lanes start an epoch when its batches, made on the current stream, are there."""
         for lane in self.lanes:
             if isinstance(lane, GraphLane):
                 lane.stream.wait_stream(torch.cuda.current_stream())
@@ -211,7 +241,7 @@ class Cohort:
         host = torch.empty(trainee.sums.shape, dtype=trainee.sums.dtype, pin_memory=self.device.type == "cuda")
         if self.diverged[i]:
             return host.fill_(math.nan)
-        lane.run(self.steps)
+        lane.run(trainee.feed.steps)
 
         def take_sums() -> None:
             host.copy_(trainee.sums, non_blocking=True)
@@ -229,11 +259,14 @@ class Cohort:
     def _progress(self, epoch: int, start: int, began: float) -> CohortProgress:
         elapsed = time.perf_counter() - began
         latest = [sums[-1] for sums in self.sums]
+        marginals = [_marginal_kl(s, t.problem.prior) for s, t in zip(latest, self.trainees, strict=True)]
         return CohortProgress(
             epoch=epoch + 1,
             epochs=self.epochs,
             loss=[float(s[0] / s[2]) for s in latest],
             accuracy=[float(s[1] / s[2]) for s in latest],
+            marginal_kl=marginals,
+            lr=[t.epoch_rates[epoch] for t in self.trainees],
             elapsed_s=time.perf_counter() - self.started,
             left_s=elapsed / (epoch + 1 - start) * (self.epochs - epoch - 1),
         )
@@ -241,19 +274,24 @@ class Cohort:
     def _curves(self, i: int) -> dict[str, list[float]]:
         trainee = self.trainees[i]
         table = torch.stack(self.sums[i])  # (epochs, 3 + K)
-        rates = trainee.rates.view(self.epochs, self.steps)[:, 0].cpu()
-        log_marginal = table[:, 3:].clamp_min(1e-300).log()  # unnormalised: the divergence normalises
-        prior = trainee.problem.prior.cpu()
-        drift = [float(marginal_divergence(row[None], prior)) if row.isfinite().all() else math.nan
-                 for row in log_marginal]  # fmt: skip
         curves = {
             "epoch": list(range(1, self.epochs + 1)),
             "train_loss": (table[:, 0] / table[:, 2]).tolist(),
-            "train_accuracy": (table[:, 1] / table[:, 2]).tolist(),
-            "marginal_kl": drift,
-            "lr": rates.tolist(),
+            "lr": trainee.epoch_rates,
         }
+        if trainee.predicts:
+            curves["train_accuracy"] = (table[:, 1] / table[:, 2]).tolist()
+            curves["marginal_kl"] = [_marginal_kl(row, trainee.problem.prior) for row in table]
         return {name: [float(f"{value:.5g}") for value in values] for name, values in curves.items()}
+
+
+def _marginal_kl(sums: Tensor, prior: Tensor) -> float:
+    """KL(prior || predicted marginal) from an epoch's sums; NaN where predictions are."""
+    predicted = sums[3:]
+    if not bool(predicted.isfinite().all()):
+        return math.nan
+    log_marginal = predicted.clamp_min(1e-300).log()  # unnormalised: the divergence normalises
+    return float(marginal_divergence(log_marginal[None], prior.cpu()))
 
 
 def _run_backbone(backbone: nn.Module, images: Tensor) -> Tensor:

@@ -31,46 +31,55 @@ _CHUNK_CPU = 250
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What a network's outputs say: flat metrics, small tables, compact predictions, and the offset that was fitted."""
+    """What a network's outputs say.
+
+    Attributes:
+        metrics: flat names to numbers; those after the offset begin with "offset/".
+        tables: small JSON-ready tables.
+        predictions: compact arrays, one entry an image.
+        offset: the class offsets (K,) that were fitted, or None where the marginal could not be matched.
+        finite: False for a network whose outputs are NaN or infinite; it has an accuracy and nothing else.
+    """
 
     metrics: dict[str, float]
     tables: dict[str, Any]
     predictions: dict[str, np.ndarray]
     offset: Tensor | None
+    finite: bool = True
 
 
 def predict_logits(model: nn.Module, images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     """Float32 logits (n, K) of uint8 images, in evaluation mode, without gradient."""
     was_training = model.training
     model.eval()
-    # TF32 products keep ten bits of mantissa more than bf16's seven and cost an eighth of full float32 on a GPU.
+    on_gpu = images.device.type == "cuda"
+    size = _CHUNK if on_gpu else _CHUNK_CPU
     precision = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    size = _CHUNK if images.device.type == "cuda" else _CHUNK_CPU
+    if on_gpu:  # TF32 keeps three bits of mantissa more than bf16 and costs an eighth of full float32
+        torch.set_float32_matmul_precision("high")
     try:
         with torch.inference_mode():
-            parts = [model(normalize(chunk, mean, std)).float() for chunk in images.split(size)]
+            parts = [model(normalize(chunk, mean, std)).float() for chunk in torch.split(images, size)]
     finally:
-        torch.set_float32_matmul_precision(precision)
+        if on_gpu:
+            torch.set_float32_matmul_precision(precision)
         model.train(was_training)
     return torch.cat(parts).clone()
 
 
 def evaluate(model: nn.Module, problem: Problem) -> Evaluation:
-    """Judge a network on its problem: raw softmax, then the same after ``marginal_offset`` fitted on training logits."""
+    """Judge a network on its problem, and once more after the ``marginal_offset`` of its training logits."""
     logits = predict_logits(model, problem.judged.images, problem.mean, problem.std)
     train_logits = predict_logits(model, problem.train.images, problem.mean, problem.std)
     ood = {
-        ood_name(name): predict_logits(model, images, problem.mean, problem.std)
-        for name, images in problem.ood.items()
+        ood_name(name): predict_logits(model, images, problem.mean, problem.std) for name, images in problem.ood.items()
     }
     labels = problem.judged.labels
-    finite = bool(logits.isfinite().all()) and bool(train_logits.isfinite().all())
-    if not finite:  # a diverged network has an accuracy (of what argmax makes of NaN) and nothing else
-        accuracy = float((logits.argmax(1) == labels).double().mean())
-        return Evaluation(metrics={"accuracy": accuracy}, tables={}, predictions={}, offset=None)
+    if not all(bool(values.isfinite().all()) for values in (logits, train_logits, *ood.values())):
+        accuracy = float((logits.argmax(1) == labels).double().mean())  # of what argmax makes of NaN: about chance
+        return Evaluation(metrics={"accuracy": accuracy}, tables={}, predictions={}, offset=None, finite=False)
 
-    metrics = _metrics(logits, labels, ood)
+    metrics = score(logits, labels, ood)
     metrics |= {"train_accuracy": float((train_logits.argmax(1) == problem.train.labels).double().mean())}
     metrics["marginal_kl"] = float(marginal_divergence(train_logits, problem.prior))
     try:
@@ -78,7 +87,7 @@ def evaluate(model: nn.Module, problem: Problem) -> Evaluation:
     except RuntimeError:  # predictions too sharp for any offset to match the prior: said by its absence
         offset = None
     if offset is not None:
-        shifted = _metrics(logits + offset, labels, {name: values + offset for name, values in ood.items()})
+        shifted = score(logits + offset, labels, {name: values + offset for name, values in ood.items()})
         metrics |= {f"offset/{name}": value for name, value in shifted.items()}
     probs = logits.double().softmax(1)
     bins = reliability_bins(probs, labels)
@@ -96,7 +105,7 @@ def evaluate(model: nn.Module, problem: Problem) -> Evaluation:
     if len(problem.classes) <= 20:  # K^2 numbers; beyond that they would be most of the record
         tables["confusion"] = confusion_matrix(probs, labels).long().tolist()
     confidence, predicted = probs.max(1)
-    predictions = {
+    predictions: dict[str, np.ndarray] = {
         "index": problem.judged.index.numpy().astype(np.uint32),
         "label": labels.cpu().numpy().astype(np.uint16),
         "predicted": predicted.cpu().numpy().astype(np.uint16),
@@ -106,14 +115,19 @@ def evaluate(model: nn.Module, problem: Problem) -> Evaluation:
 
 
 def ood_name(source: str) -> str:
-    """A short name for an OOD source: the last part of a path without its ending."""
+    """A short name for an OOD source: the last part of a path without its ending.
+
+    >>> ood_name("data/svhn-test.zip"), ood_name("cifar100")
+    ('svhn-test', 'cifar100')
+    """
     stem = source.rstrip("/").rsplit("/", 1)[-1]
     for ending in (".zip", ".tar.gz", ".tgz", ".tar"):
         stem = stem.removesuffix(ending)
     return stem
 
 
-def _metrics(logits: Tensor, labels: Tensor, ood: dict[str, Tensor]) -> dict[str, float]:
+def score(logits: Tensor, labels: Tensor, ood: dict[str, Tensor]) -> dict[str, float]:
+    """All metrics of test logits (n, K) and of OOD logits by name, under flat names."""
     found = classification_metrics(logits, labels)
     for name, values in ood.items():
         found |= {f"ood/{name}/{key}": value for key, value in ood_metrics(logits, values).items()}

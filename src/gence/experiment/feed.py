@@ -43,9 +43,10 @@ class EpochFeed:
         device = problem.train.images.device
         batch = self.rows * views
         # NHWC in memory: a batch is then a channels_last tensor without a copy.
-        self.inputs = torch.empty((SLOTS * self.steps, batch, height, width, channels), dtype=dtype, device=device)
-        self.first = torch.empty((SLOTS * self.steps, batch), dtype=torch.long, device=device)
-        self.second, self.share = torch.empty_like(self.first), torch.ones(self.first.shape, device=device)
+        # Zeros, not whatever is in memory: a graph's warm-up may read a slot before an epoch is made in it.
+        self.inputs = torch.zeros((SLOTS * self.steps, batch, height, width, channels), dtype=dtype, device=device)
+        self.first = torch.zeros((SLOTS * self.steps, batch), dtype=torch.long, device=device)
+        self.second, self.share = torch.zeros_like(self.first), torch.ones(self.first.shape, device=device)
 
     def batch(self, counter: Tensor) -> tuple[Tensor, Tensor | TwoHot]:
         """The batch of a step: images (B, C, H, W) channels_last, and class indices or a two-hot target.
@@ -66,18 +67,25 @@ class EpochFeed:
         order = torch.randperm(len(train.labels), generator=stream(self.seed, "order", epoch))
         order = torch.cat([order, order])[:count].to(train.labels.device, non_blocking=True)
         images, labels = train.images.index_select(0, order), train.labels.index_select(0, order)
-        slot = slice((epoch % SLOTS) * self.steps, (epoch % SLOTS + 1) * self.steps)
-        views = []
-        for view in range(self.views):
-            augmented = self._augment(images, epoch, view)
-            views.append(normalize(augmented, self.problem.mean, self.problem.std).unflatten(0, (self.steps, self.rows)))
-        batches = torch.cat(views, dim=1)  # (steps, views * rows, C, H, W)
+        slot = self._slot(epoch)
+        augmented = [self._augment(images, epoch, view) for view in range(self.views)]
+        views = [normalize(view, self.problem.mean, self.problem.std) for view in augmented]  # (steps * rows, C, H, W)
+        batches = torch.cat([view.view(self.steps, self.rows, *view.shape[1:]) for view in views], dim=1)
         first = labels.view(self.steps, self.rows).repeat(1, self.views)
         if self.mixes:
             batches, _, second, share = apply_mixing(batches, first, self._mix_draws(batches, epoch))
             self.second[slot], self.share[slot] = second, share
         self.first[slot] = first
         self.inputs[slot] = batches.permute(0, 1, 3, 4, 2).to(self.dtype)
+
+    def epoch_batches(self, epoch: int) -> tuple[Tensor, Tensor]:
+        """Images (steps, B, C, H, W) and class indices (steps, B) of an epoch just prepared, in the feed's own memory."""
+        slot = self._slot(epoch)
+        return self.inputs[slot].permute(0, 1, 4, 2, 3), self.first[slot]
+
+    def _slot(self, epoch: int) -> slice:
+        start = (epoch % SLOTS) * self.steps
+        return slice(start, start + self.steps)
 
     def _augment(self, images: Tensor, epoch: int, view: int) -> Tensor:
         recipe = self.recipe

@@ -11,6 +11,9 @@ from typing import Protocol
 
 import torch
 
+WARMUP_STEPS = 3
+"""Steps that run before a capture; their effects are undone."""
+
 
 class Lane(Protocol):
     """Executes a run's steps."""
@@ -52,12 +55,12 @@ class GraphLane:
         restore: undoes what those warm-up steps did to the run's tensors, in place.
     """
 
-    def __init__(self, step: Callable[[], None], restore: Callable[[], None], warmup_steps: int = 3) -> None:
-        self.stream = torch.cuda.Stream()
+    def __init__(self, step: Callable[[], None], restore: Callable[[], None]) -> None:
+        self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self.graph = torch.cuda.CUDAGraph()
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
-            for _ in range(warmup_steps):
+            for _ in range(WARMUP_STEPS):
                 step()
         self.stream.synchronize()
         with torch.cuda.graph(self.graph, stream=self.stream):

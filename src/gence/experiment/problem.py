@@ -35,11 +35,16 @@ class Problem:
 
 
 class ProblemLoader:
-    """Loads sources once and moves what is needed to the device once, whatever number of runs share it."""
+    """Loads sources once and moves what is needed to the device once, whatever number of runs share it.
 
-    def __init__(self, device: torch.device, cache_dir: Path | None = None) -> None:
-        self.device = device
-        self.cache_dir = cache_dir
+    Args:
+        device: where the images go.
+        cache_dir: where decoded images are kept.
+        progress: a bar on stderr while images are decoded or downloaded.
+    """
+
+    def __init__(self, device: torch.device, cache_dir: Path | None = None, progress: bool = False) -> None:
+        self.device, self.cache_dir, self.progress = device, cache_dir, progress
         self._splits: dict[tuple[str, int | None], DataSplits] = {}
         self._test: dict[tuple[str, int | None], DeviceImages] = {}
         self._ood: dict[tuple[str, tuple[int, int, int]], Tensor] = {}
@@ -48,11 +53,15 @@ class ProblemLoader:
         """The problem of a spec; runs that differ in their loss alone get equal ones."""
         source = (spec.data, spec.image_size)
         if source not in self._splits:
-            self._splits[source] = load(spec.data, image_size=spec.image_size, cache_dir=self.cache_dir, progress=True)
+            self._splits[source] = load(
+                spec.data, image_size=spec.image_size, cache_dir=self.cache_dir, progress=self.progress
+            )
         splits = self._splits[source]
         index = subset_index(spec, splits.train.labels, splits.train.num_classes)
         if spec.subset.val_fraction > 0:
-            kept, held = holdout(splits.train.labels[index], spec.subset.val_fraction, spec.seed)
+            kept, held = holdout(
+                splits.train.labels[index], spec.subset.val_fraction, spec.seed, splits.train.num_classes
+            )
             train_index, val_index = index[kept], index[held]
         else:
             train_index, val_index = index, index[:0]
@@ -82,20 +91,26 @@ class ProblemLoader:
         channels, height, _ = like.image_shape
         key = (name, like.image_shape)
         if key not in self._ood:
-            found = load_images(name, "test", image_size=height, cache_dir=self.cache_dir, progress=True)
-            images = found.images
-            if images.shape[1] != channels:  # gray among colour, or colour among gray
-                images = images.expand(-1, channels, -1, -1) if channels == 3 else images[:, :1]
-            self._ood[key] = images.to(self.device)
+            found = load_images(
+                name,
+                "test",
+                image_size=height,
+                channels=channels,
+                cache_dir=self.cache_dir,
+                progress=self.progress,
+            )
+            self._ood[key] = found.images.to(self.device)
         return self._ood[key]
 
 
 def subset_index(spec: RunSpec, labels: Tensor, num_classes: int) -> Tensor:
-    """Which training images a spec uses, before any hold-out: balanced, long-tailed, or all."""
+    """Which training images a spec uses, before any hold-out: balanced, long-tailed, or all.
+
+    With ``rho``, ``n`` is the size of the largest class (by default all of class 0), not of the subset.
+    """
     subset = spec.subset
     if subset.rho is not None:
-        n_max = None if subset.n is None else subset.n
-        return long_tail_subset(labels, subset.rho, spec.seed, n_max=n_max, num_classes=num_classes)
+        return long_tail_subset(labels, subset.rho, spec.seed, n_max=subset.n, num_classes=num_classes)
     if subset.n is not None:
         return balanced_subset(labels, subset.n, spec.seed, num_classes)
     return torch.arange(len(labels))

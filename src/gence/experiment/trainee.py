@@ -13,12 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from gence.experiment.feed import EpochFeed
+from gence.experiment.lane import WARMUP_STEPS
 from gence.experiment.problem import Problem
-from gence.experiment.schedule import anchors, learning_rates
+from gence.experiment.schedule import anchors, average_shares, learning_rates
 from gence.experiment.seeds import stream_seed
 from gence.experiment.spec import RunSpec
 from gence.losses import TwoHot, create_loss
-from gence.models import create_model
+from gence.losses.registry import loss_info
+from gence.models import ImageClassifier, create_model
 
 Backbone = Callable[[nn.Module, Tensor], Tensor]
 """Runs a backbone on images; the plain call, or a compiled one that all networks of a kind share."""
@@ -32,7 +34,12 @@ class Trainee:
         problem: the data of the spec's seed.
         feed: that seed's batches, shared with the runs of other losses.
         run_backbone: ``backbone, images -> features``; compiled where that pays.
+
+    ``classifier`` is the network that is judged; ``model`` is what the optimiser sees (here the same).
     """
+
+    predicts = True
+    """Whether the outputs in training are logits, so that they have an accuracy and a class marginal."""
 
     def __init__(self, spec: RunSpec, problem: Problem, feed: EpochFeed, run_backbone: Backbone) -> None:
         self.spec, self.problem, self.feed, self.run_backbone = spec, problem, feed, run_backbone
@@ -40,16 +47,22 @@ class Trainee:
         recipe = spec.recipe
         self.num_classes = K = len(problem.classes)
         self.bf16 = uses_bf16(spec, device)
-        self.model = self._create_model().to(device, memory_format=torch.channels_last)
+        self.classifier = self._create_classifier()
+        self.model = self._create_model().to(device).to(memory_format=torch.channels_last)
         self.criterion = create_criterion(spec, problem.prior)
-        self.trained = list(self.model.parameters())
+        self.trained = [p for p in self.model.parameters() if p.requires_grad]
         table = learning_rates(recipe, feed.steps)
-        self.rates = torch.tensor(table, device=device)  # (epochs * steps,)
+        self.rates = _table(table, device)  # (epochs * steps + WARMUP_STEPS,)
+        self.epoch_rates = table[:: feed.steps]  # at each epoch's start, for curves
         # A tensor on the GPU, so that a captured step can change it; a number on the CPU, where that is faster.
         self.lr: Tensor | None = torch.tensor(table[0], device=device) if device.type == "cuda" else None
         self.optimizer = self._create_optimizer(self.lr if self.lr is not None else table[0])
         self.anchor_table = self._anchor_table(device)
-        self.average = [p.detach().clone() for p in self.trained] if recipe.ema > 0 else []
+        # Averaged weights need averaged statistics of BatchNorm: those of the last weights do not fit them.
+        moving = [*self.trained, *(b for b in self.model.buffers() if b.is_floating_point())]
+        self.averaged = [value.detach() for value in moving] if recipe.ema > 0 else []
+        self.average = [value.clone() for value in self.averaged]
+        self.average_shares = _table(average_shares(recipe, feed.steps), device)
         self.counter = torch.zeros(1, dtype=torch.long, device=device)
         # An epoch's sums: loss, correct, rows, then the K summed predictions.
         self.sums = torch.zeros(3 + K, device=device, dtype=torch.float64 if device.type == "cpu" else torch.float32)
@@ -64,35 +77,34 @@ class Trainee:
             self.optimizer.param_groups[0]["lr"] = float(self.rates[self.steps_done])
         if self.anchor_table is not None:
             # The loss keeps its anchor as a 0-dim tensor; writing into it reaches a captured step.
-            self.criterion.anchor.copy_(self.anchor_table.index_select(0, self.counter)[0])  # type: ignore[union-attr,operator]
+            self.criterion.anchor.copy_(self.anchor_table.index_select(0, self.counter)[0])
         self.optimizer.zero_grad(set_to_none=True)
-        loss, logits = self.loss(images, target)
-        loss.backward()
+        loss, outputs = self.loss(images, target)
+        loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         with torch.no_grad():
             if self.average:
-                torch._foreach_lerp_(self.average, self.trained, 1 - self.spec.recipe.ema)
-            self._add_to_sums(loss, logits, target)
+                self._move_average()
+            self._add_to_sums(loss, outputs, target)
             self.counter += 1
         self.steps_done += 1
 
     def loss(self, images: Tensor, target: Tensor | TwoHot) -> tuple[Tensor, Tensor]:
-        """The loss of a batch and its logits, in float32."""
+        """The loss of a batch and the outputs it was computed from, in float32."""
         with torch.autocast(images.device.type, dtype=torch.bfloat16, enabled=self.bf16):
-            logits = self.outputs(images)
-        logits = logits.float()
-        return self.criterion(logits, target), logits
+            outputs = self.outputs(images)
+        outputs = outputs.float()
+        return self.criterion(outputs, target), outputs
 
     def outputs(self, images: Tensor) -> Tensor:
         """What the loss reads: here the logits."""
-        logits: Tensor = self.model.head(self.run_backbone(self.model.backbone, images))  # type: ignore[operator,arg-type]
+        logits: Tensor = self.classifier.head(self.run_backbone(self.classifier.backbone, images))
         return logits
 
     def finish(self) -> None:
         """Called once after the last step: the averaged weights, if any, become the model's."""
-        with torch.no_grad():
-            for parameter, average in zip(self.trained, self.average, strict=bool(self.average)):
-                parameter.copy_(average)
+        for value, average in zip(self.averaged, self.average, strict=True):
+            value.copy_(average)
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor that training changes, by name: what a checkpoint holds and a warm-up must restore."""
@@ -106,13 +118,16 @@ class Trainee:
 
     def load_tensors(self, saved: dict[str, Tensor]) -> None:
         """Put saved tensors back in place; optimiser state that does not exist yet is created."""
+        self.ensure_optimizer_state()
         with torch.no_grad():
-            self.ensure_optimizer_state()
             for name, value in self.tensors().items():
                 value.copy_(saved[name])
         self.steps_done = int(self.counter)
 
     def _create_model(self) -> nn.Module:
+        return self.classifier
+
+    def _create_classifier(self) -> ImageClassifier:
         recipe, problem = self.spec.recipe, self.problem
         _, channels, height, _ = problem.train.images.shape
         return create_model(
@@ -144,8 +159,12 @@ class Trainee:
 
     @torch.no_grad()
     def ensure_optimizer_state(self) -> None:
-        """A step with zero gradients and zero rate makes the optimiser's buffers without moving anything."""
-        if self.optimizer.state:
+        """Make the optimiser's buffers as they are before the first step; nothing is moved.
+
+        They appear in its first step only, and a checkpoint or a captured graph needs them before: so a step is made
+        and undone. Weight decay and the count of steps reach the buffers even without a gradient: they are zeroed.
+        """
+        if any(self.optimizer.state.values()):
             return
         saved = [p.detach().clone() for p in self.trained]
         for parameter in self.trained:
@@ -154,16 +173,26 @@ class Trainee:
         self.optimizer.zero_grad(set_to_none=True)
         for parameter, value in zip(self.trained, saved, strict=True):
             parameter.copy_(value)
+        for state in self.optimizer.state.values():
+            for buffer in state.values():
+                if isinstance(buffer, Tensor):
+                    buffer.zero_()
+
+    def _move_average(self) -> None:
+        share = self.average_shares.index_select(0, self.counter)[0]
+        difference = torch._foreach_sub(self.averaged, self.average)
+        torch._foreach_mul_(difference, share)
+        torch._foreach_add_(self.average, difference)
 
     def _anchor_table(self, device: torch.device) -> Tensor | None:
         if self.spec.recipe.anchor_warmup == 0 or not getattr(self.criterion, "anchor", 0.0):
             return None
-        table = torch.tensor(anchors(self.spec.recipe, float(self.criterion.anchor), self.feed.steps), device=device)  # type: ignore[arg-type]
+        table = _table(anchors(self.spec.recipe, float(self.criterion.anchor), self.feed.steps), device)
         self.criterion.anchor = table[0].clone()
         return table
 
-    def _add_to_sums(self, loss: Tensor, logits: Tensor, target: Tensor | TwoHot) -> None:
-        rows = logits.shape[0]
+    def _add_to_sums(self, loss: Tensor, outputs: Tensor, target: Tensor | TwoHot) -> None:
+        logits, rows = outputs, outputs.shape[0]
         label = torch.where(target.share >= 0.5, target.first, target.second) if isinstance(target, TwoHot) else target
         correct = (logits.argmax(1) == label).sum()
         head = torch.stack([loss.detach() * rows, correct.to(loss.dtype), torch.full_like(loss, rows)])
@@ -179,11 +208,20 @@ def uses_bf16(spec: RunSpec, device: torch.device) -> bool:
 def create_criterion(spec: RunSpec, train_prior: Tensor) -> Any:
     """The spec's loss on the device; a prior given by name is looked up."""
     params: dict[str, Any] = dict(spec.loss.params)
-    named = {"train": train_prior, "uniform": torch.full_like(train_prior, 1.0 / train_prior.numel())}
+    known = ("label_smoothing", *loss_info(spec.loss.name).params)
+    for param in params:
+        if param not in known:
+            raise ValueError(f"loss {spec.loss}: no parameter {param!r} for a run; known: {', '.join(known)}")
     if "prior" in params:
+        named = {"train": train_prior, "uniform": torch.full_like(train_prior, 1.0 / train_prior.numel())}
         if params["prior"] not in named:
             raise ValueError(
                 f"loss {spec.loss}: prior is {params['prior']!r}; expected 'train', 'uniform', or none at all"
             )
         params["prior"] = named[params["prior"]]
     return create_loss(spec.loss.name, **params).to(train_prior.device)
+
+
+def _table(values: list[float], device: torch.device) -> Tensor:
+    """One value a step, and some beyond the last: a graph's warm-up may run over a short run's end."""
+    return torch.tensor(values + values[-1:] * WARMUP_STEPS, device=device)
