@@ -7,10 +7,10 @@ import time
 import pytest
 import torch
 
-from gence.experiment.engines import create_engine
+from gence.experiment.engines import Capacity, create_engine
 from gence.experiment.failures import Failures
 from gence.experiment.fields import SpecError
-from gence.experiment.run import RunReport, run_grid
+from gence.experiment.run import RunReport, _cohort_size, run_grid
 from gence.experiment.store import Store
 from gence.experiment.work import load_trainer
 from tests.experiment import tiny_trainer
@@ -146,12 +146,26 @@ def test_the_time_limit_leaves_what_cannot_finish(run, store, monkeypatch):
     assert len(report.left) == 20 - len(report.done)
     assert f"{len(report.left)} left: stopped by time limit" in report.summary()
     counted, sizes = counting()
-    # From the records a run takes 0.4 s: with 0.2 s there is no point in beginning one, with 1.2 s two fit.
-    none = run(specs, trainer=counted, time_limit=0.2)
-    assert (none.done, sizes, none.stopped) == ((), [], "time limit")
+    # From the records a run takes 0.4 s, so that two or three fit into 1.4 s, and no fourth is begun.
     some = run(specs, trainer=counted, time_limit=1.4, cohort_size=8)
     assert sizes[0] in (2, 3)
     assert len(some.done) >= 2
+
+
+def test_a_run_longer_than_any_limit_is_begun_all_the_same(run, store, monkeypatch):
+    monkeypatch.setenv("EPOCH_S", "0.02")
+    specs = make_specs(2)
+    run(specs[:1])
+    counted, sizes = counting()
+    report = run(specs, trainer=counted, time_limit=0.2)
+    assert (sizes, report.stopped, report.done) == ([1], "time limit", ())
+
+
+def test_automatic_cohorts_keep_every_gpu_busy():
+    sizes = [_cohort_size("auto", Capacity(cohorts=gpus, on_gpu=True), 35) for gpus in (1, 4, 8, 64)]
+    assert sizes == [8, 8, 5, 1]
+    assert _cohort_size("auto", Capacity(cohorts=1, on_gpu=False), 35) == 1
+    assert _cohort_size(3, Capacity(cohorts=8, on_gpu=True), 35) == 3
 
 
 def test_sigterm_ends_the_cohort_early_and_says_what_is_left(run, monkeypatch):

@@ -67,7 +67,7 @@ def test_numbers_json_does_not_have_come_back(tmp_path):
     assert math.isnan(back.tables["t"]["x"][0])
     assert back.status == "diverged"
     assert math.isnan(store.frame()["accuracy"][0])
-    assert "NaN" not in json.dumps(json.loads(record_file(store).read_text())["body"]["spec"])
+    assert "NaN" not in json.dumps(json.loads(record_file(store).read_text())["run"]["spec"])
 
 
 def test_a_record_is_never_overwritten(tmp_path):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gence.experiment import atomic
 from gence.experiment.atomic import StoreError
 from gence.experiment.recipe import RECIPES
-from gence.experiment.records import restored_number, verified_body
+from gence.experiment.records import restored_number, verified_run
 from gence.experiment.spec import SCHEMA_VERSION, LossSpec, canonical_json
 
 if TYPE_CHECKING:
@@ -36,11 +36,11 @@ def cached_rows(store: Store) -> list[dict[str, Any]]:
         entry = old["loose"].get(key)
         if stamp is None:  # moved into the pack since it was listed; it is read from there below
             continue
-        loose[key] = entry if entry is not None and entry[0] == stamp else [stamp, _row(store, key)]
+        loose[key] = entry if entry is not None and entry[0] == stamp else [stamp, _row(store.line(key), key, store)]
     packed = old["packed"]
     pack_stamp = _stamp(store.pack_path)
     if packed[0] != pack_stamp:
-        packed = [pack_stamp, {key: _row(store, key) for key in store.packed_keys()}]
+        packed = [pack_stamp, {key: _row(line, key, store) for key, line in store.packed_lines()}]
     new = {"version": _version(), "loose": loose, "packed": packed}
     if new != old:
         _save(path, new)
@@ -48,20 +48,20 @@ def cached_rows(store: Store) -> list[dict[str, Any]]:
     return [{name: restored_number(value) for name, value in row.items()} for row in rows.values()]
 
 
-def _row(store: Store, key: str) -> dict[str, Any]:
+def _row(line: bytes, key: str, store: Store) -> dict[str, Any]:
     """Return the scalars of one record, flat."""
     where = f"record {key} in {store.root}"
-    _, body = verified_body(store.line(key), where)
-    spec = body["spec"]
+    _, run = verified_run(line, where)
+    spec = run["spec"]
     if spec["schema"] > SCHEMA_VERSION:
         raise StoreError(
             f"{where} has a spec written by a newer version (schema {spec['schema']}, this one reads up to "
             f"{SCHEMA_VERSION}): update gence to read it"
         )
-    environment = body["environment"]
+    environment = run["environment"]
     row: dict[str, Any] = {
         "key": key,
-        "status": body["status"],
+        "status": run["status"],
         "data": spec["data"],
         "model": spec["model"],
         "loss": str(LossSpec(**spec["loss"])),
@@ -79,10 +79,10 @@ def _row(store: Store, key: str) -> dict[str, Any]:
     row |= {
         "device": environment.get("device"),
         "commit": environment.get("commit"),
-        "created": body["created"],
-        "wall_s": body["wall_s"],
+        "created": run["created"],
+        "wall_s": run["wall_s"],
     }
-    for name, value in body["metrics"].items():
+    for name, value in run["metrics"].items():
         row[name if name not in row else f"metrics.{name}"] = value
     return row
 

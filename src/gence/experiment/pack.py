@@ -37,6 +37,16 @@ class Pack:
             file.seek(place[0])
             return file.read(place[1]).rstrip(b"\n")
 
+    def lines(self) -> Iterator[tuple[str, bytes]]:
+        """Yield keys and records in one pass over the file; lines that are no record are passed over."""
+        if not self.path.exists():
+            return
+        with self.path.open("rb") as file:
+            for line in file:
+                key = records.key_of_line(line)
+                if key is not None:
+                    yield key, line
+
     def write(self, lines: Mapping[str, bytes]) -> None:
         """Replace the file by these records, in the order of their keys. Hold `locked()` meanwhile."""
         atomic.replace(self.path, b"".join(lines[key] + b"\n" for key in sorted(lines)))

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from gence.experiment.claims import STALE_AFTER_S, Claims
-from gence.experiment.engines import Control, Engine, create_engine
+from gence.experiment.engines import Capacity, Control, Engine, create_engine
 from gence.experiment.failures import Failures
 from gence.experiment.plan import Plan
 from gence.experiment.spec import RunSpec
@@ -93,9 +93,9 @@ def run_grid(
         store: where the records are, or the folder's path.
         engine: "local", "gpus", "ray", or an engine made by `create_engine`.
         time_limit: seconds after which nothing may run; a run that would not finish, by the records of its like, is
-            not begun.
+            not begun, unless no limit of this length would do: then it is begun, and goes on from its checkpoint.
         max_attempts: how often a run may fail, over all calls, before it is left alone.
-        cohort_size: the most runs to train side by side; "auto" is 8 on a GPU and 1 on a CPU.
+        cohort_size: the most runs to train side by side; "auto" is up to 8 on a GPU and 1 on a CPU.
         console: where the progress bar is drawn; None is standard error.
         trainer: the function that trains a cohort, or its import path.
         device: "auto", "cpu", "cuda" or "cuda:1".
@@ -111,7 +111,6 @@ def run_grid(
     started = time.monotonic()
     store = store if isinstance(store, Store) else Store(store)
     engine = create_engine(engine) if isinstance(engine, str) else engine
-    size = _cohort_size(cohort_size, device)
     if time_limit is not None and time_limit <= 0:
         raise ValueError(f"time_limit is {time_limit}; expected a positive number of seconds")
     if max_attempts < 1:
@@ -126,7 +125,7 @@ def run_grid(
             failures.forget(spec.key)
     plan = Plan(
         (spec for spec in missing if spec.key not in gone),
-        cohort_size=size,
+        cohort_size=_cohort_size(cohort_size, engine.capacity(device), len(missing)),
         max_attempts=max_attempts,
         failures=failures,
         peers=_peers(wanted),
@@ -136,6 +135,7 @@ def run_grid(
         trainer=trainer,
         device=device,
         deadline=None if time_limit is None else time.time() + time_limit,
+        time_limit=time_limit,
         keep_predictions=keep_predictions,
         cache_dir=cache_dir,
         stop_file=store.root / "claims" / f"stop-{uuid.uuid4().hex}",
@@ -160,13 +160,11 @@ def run_grid(
     return report
 
 
-def _cohort_size(cohort_size: int | str, device: str) -> int:
+def _cohort_size(cohort_size: int | str, capacity: Capacity, runs: int) -> int:
     if cohort_size == "auto":
-        if device == "cpu":
-            return _COHORT_ON_CPU
-        import torch
-
-        return _COHORT_ON_GPU if torch.cuda.is_available() else _COHORT_ON_CPU
+        # Every GPU should have something to do before one has more than a little.
+        share = -(-runs // capacity.cohorts)
+        return max(min(_COHORT_ON_GPU, share), 1) if capacity.on_gpu else _COHORT_ON_CPU
     if not isinstance(cohort_size, int) or cohort_size < 1:
         raise ValueError(f'cohort_size is {cohort_size!r}; expected "auto" or a whole number from 1')
     return cohort_size

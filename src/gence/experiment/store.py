@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,8 +81,6 @@ class Store:
     def __repr__(self) -> str:
         return f"Store({str(self.root)!r})"
 
-    # ---- writing
-
     def write(self, spec: RunSpec, result: RunResult, environment: Mapping[str, Any] | None = None) -> bool:
         """Record a run; return False, and change nothing, if its record is there already."""
         if self.has(spec.key):
@@ -102,8 +100,6 @@ class Store:
         atomic.replace(probe, b"x" * 4096)
         probe.unlink(missing_ok=True)
 
-    # ---- reading
-
     def has(self, key: str) -> bool:
         """Return whether the run with this key is recorded."""
         return self._record_path(key).exists() or key in self._pack
@@ -111,7 +107,7 @@ class Store:
     def keys(self) -> set[str]:
         """Return the keys of all recorded runs, from names alone: no record is opened."""
         # Loose files before the pack: a record on its way into the pack is then seen at least once.
-        return {key for key, _ in self._loose()} | set(self._pack)
+        return {key for key, _ in self.loose_files()} | set(self._pack)
 
     def missing(self, specs: Iterable[RunSpec]) -> list[RunSpec]:
         """Return the specs that are not recorded, each once, in the order given."""
@@ -160,8 +156,8 @@ class Store:
         """
         import pandas as pd
 
-        frame = pd.DataFrame(cached_rows(self))
-        return frame.sort_values("key", ignore_index=True) if len(frame) else pd.DataFrame(columns=["key", "status"])
+        rows = sorted(cached_rows(self), key=lambda row: str(row["key"]))
+        return pd.DataFrame(rows) if rows else pd.DataFrame(columns=["key", "status"])
 
     def export_parquet(self, path: str | os.PathLike[str]) -> int:
         """Write `frame()` to a Parquet file; return the number of rows."""
@@ -174,8 +170,6 @@ class Store:
         frame = self.frame()
         frame.to_csv(path, index=False)
         return len(frame)
-
-    # ---- keeping house
 
     def merge(self, other: Store) -> MergeReport:
         """Take over the records (and predictions) of another store; of two that differ the older is kept."""
@@ -203,10 +197,10 @@ class Store:
         Predictions stay where they are. Others may read and write meanwhile.
         """
         with self._pack.locked():
-            loose = dict(self._loose())
+            loose = dict(self.loose_files())
             lines = {key: self.line(key) for key in sorted({*loose, *self._pack})}
             for key, line in lines.items():
-                records.verified_body(line, self._where(key))
+                records.verified_run(line, self._where(key))
             self._pack.write(lines)
             for path in loose.values():
                 path.unlink(missing_ok=True)
@@ -216,10 +210,13 @@ class Store:
         """Read everything; return what is not as it was written. Nothing is changed, but leftovers if asked."""
         problems: list[str] = []
         sound = 0
-        loose = dict(self._loose())
+        loose = dict(self.loose_files())
         for key in sorted({*loose, *self._pack}):
             try:
-                self._check_predictions(self.read(key))
+                where = self._where(key)
+                _, run = records.verified_run(self.line(key), where)
+                records.verified_spec(key, run, where)
+                self._check_predictions(key, run["predictions"])
                 sound += 1
             except StoreError as error:
                 problems.append(str(error))
@@ -231,20 +228,14 @@ class Store:
                 path.unlink(missing_ok=True)
         return CheckReport(sound=sound, problems=tuple(problems), leftovers=leftovers)
 
-    # ---- inside
-
     @property
     def pack_path(self) -> Path:
         """The file of packed records."""
         return self._pack.path
 
-    def loose_files(self) -> Sequence[tuple[str, Path]]:
-        """Return the keys and files of the records that are not packed."""
-        return list(self._loose())
-
-    def packed_keys(self) -> list[str]:
-        """Return the keys of the packed records."""
-        return list(self._pack)
+    def packed_lines(self) -> Iterator[tuple[str, bytes]]:
+        """Yield the keys and lines of the packed records, in one pass over the file."""
+        return self._pack.lines()
 
     def _record_path(self, key: str) -> Path:
         return self.root / "records" / key[:2] / f"{key}.json"
@@ -256,16 +247,17 @@ class Store:
         path = self._record_path(key)
         return str(path) if path.exists() else f"{self.pack_path} (record {key})"
 
-    def _loose(self) -> Iterator[tuple[str, Path]]:
+    def loose_files(self) -> Iterator[tuple[str, Path]]:
+        """Yield the keys and files of the records that are not packed."""
         for path in self._record_files():
             named = path.suffix == ".json" and records.KEY_FORM.fullmatch(path.stem)
             if named and path.parent.name == path.stem[:2]:
                 yield path.stem, path
 
     def _strangers(self) -> list[Path]:
-        known = {path for _, path in self._loose()}
-        files = (path for path in self._record_files() if not path.name.startswith(atomic.TEMPORARY_PREFIX))
-        return sorted(path for path in files if path not in known)
+        known = {path for _, path in self.loose_files()}
+        others = (path for path in self._record_files() if path not in known)
+        return sorted(path for path in others if not path.name.startswith(atomic.TEMPORARY_PREFIX))
 
     def _record_files(self) -> Iterator[Path]:
         try:
@@ -288,10 +280,10 @@ class Store:
         else:
             atomic.replace(self._record_path(key), line + b"\n")
 
-    def _check_predictions(self, record: Record) -> None:
-        path = self._predictions_path(record.key)
-        # A packed store in a repository leaves predictions out; one that is there must be the one that was recorded.
-        if path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() != record.predictions:
+    def _check_predictions(self, key: str, sha: str | None) -> None:
+        path = self._predictions_path(key)
+        # A packed store in a repository leaves predictions out; those that are there must be those of the run.
+        if path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() != sha:
             raise StoreError(f"{path} is not what was recorded with the run; remove it or restore it")
 
 

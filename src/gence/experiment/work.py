@@ -54,6 +54,7 @@ class WorkOptions:
         trainer: the function that trains a cohort, or its import path.
         device: "auto", "cpu", "cuda" or "cuda:1".
         deadline: wall-clock time (seconds since 1970) after which nothing may run; None is no limit.
+        time_limit: seconds from the beginning to the deadline.
         keep_predictions: whether compact predictions are stored.
         cache_dir: where data sets are cached.
         stop_file: a file whose presence asks every worker to stop.
@@ -64,6 +65,7 @@ class WorkOptions:
     trainer: Trainer | str = DEFAULT_TRAINER
     device: str = "auto"
     deadline: float | None = None
+    time_limit: float | None = None
     keep_predictions: bool = True
     cache_dir: Path | None = None
     stop_file: Path | None = None
@@ -211,7 +213,8 @@ class _CohortWork:
         if self.options.deadline is None or not specs:
             return specs
         each = seconds_per_run(self.store, self.task.peers)
-        if not each:
+        if not each or each * _MARGIN > (self.options.time_limit or 0):
+            # Unknown, or longer than a whole lease: then only beginning it, and going on next time, gets it done.
             return specs
         fit = int(max(self.options.deadline - time.time(), 0) / (each * _MARGIN))
         if fit < len(specs):

@@ -47,8 +47,19 @@ def fraction(progress: EpochProgress) -> float:
     return min(progress.epoch / max(progress.epochs, 1), 1.0)
 
 
+@dataclass(frozen=True)
+class Capacity:
+    """What an engine can do at once: how many cohorts, and whether they train on GPUs."""
+
+    cohorts: int
+    on_gpu: bool
+
+
 class Engine(Protocol):
     """Something that does the tasks of a plan."""
+
+    def capacity(self, device: str) -> Capacity:
+        """Return what can be done at once, from which the size of cohorts follows where it is not given."""
 
     def execute(self, plan: Plan, options: WorkOptions, control: Control) -> None:
         """Take tasks from the plan, do them and settle them, until none is left or `control.should_stop()`."""

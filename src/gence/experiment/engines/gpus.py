@@ -10,12 +10,12 @@ import multiprocessing
 import os
 import signal
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from gence.experiment.engines import Control, fraction
+from gence.experiment.engines import Capacity, Control, fraction
 from gence.experiment.plan import Plan
 from gence.experiment.store import StoreError
 from gence.experiment.work import Outcome, Task, WorkOptions, perform
@@ -36,14 +36,20 @@ class GpusEngine:
 
     workers: int | None = None
 
-    def execute(self, plan: Plan, options: WorkOptions, control: Control) -> None:
-        """Do the tasks of the plan, each in the next process that is free; a process that dies is replaced."""
+    def capacity(self, device: str) -> Capacity:
+        """Return room for one cohort in each process."""
         gpus = visible_gpus()
         count = self.workers or len(gpus)
         if count == 0:
             raise ValueError(
                 'the engine "gpus" found no GPU; use the engine "local", or give workers=N for N processes on the CPU'
             )
+        return Capacity(cohorts=count, on_gpu=bool(gpus) and device != "cpu")
+
+    def execute(self, plan: Plan, options: WorkOptions, control: Control) -> None:
+        """Do the tasks of the plan, each in the next process that is free; a process that dies is replaced."""
+        count = self.capacity(options.device).cohorts
+        gpus = visible_gpus()
         slots = [_Slot(gpu=gpus[i % len(gpus)] if gpus else None, options=options) for i in range(count)]
         try:
             _drive(slots, plan, control)
@@ -160,6 +166,8 @@ def _worker(pipe: Connection, gpu: str | None, options: WorkOptions) -> None:
     """Do tasks until the pipe ends. Runs in a process of its own."""
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu  # before CUDA is first used, so that "auto" means this GPU
+        if options.device.startswith("cuda"):
+            options = replace(options, device="cuda")  # the only one this process sees, whatever its number elsewhere
     asked: list[int] = []
     # Ctrl-C reaches the whole group; the driver decides and asks with SIGTERM.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

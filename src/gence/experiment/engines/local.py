@@ -5,13 +5,21 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from gence.experiment.engines import Control, fraction
+from gence.experiment.engines import Capacity, Control, fraction
 from gence.experiment.plan import Plan
 from gence.experiment.work import Task, WorkOptions, perform
 
 
 class LocalEngine:
     """Does cohorts in this process."""
+
+    def capacity(self, device: str) -> Capacity:
+        """Return room for one cohort, on a GPU if one is there and wanted."""
+        if device == "cpu":
+            return Capacity(cohorts=1, on_gpu=False)
+        import torch
+
+        return Capacity(cohorts=1, on_gpu=torch.cuda.is_available())
 
     def execute(self, plan: Plan, options: WorkOptions, control: Control) -> None:
         """Do the tasks of the plan one after the other."""

@@ -6,10 +6,11 @@ only news for the progress bar.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gence.experiment.engines import Control
+from gence.experiment.engines import Capacity, Control
 from gence.experiment.plan import Plan
 from gence.experiment.store import StoreError
 from gence.experiment.work import Outcome, Task, WorkOptions, perform
@@ -33,15 +34,19 @@ class RayEngine:
     num_cpus: float = 1
     max_retries: int = 3
 
+    def capacity(self, device: str) -> Capacity:
+        """Return how many cohorts fit on the cluster as it is now."""
+        resources = self._resources()
+        gpus = self._gpus_each(resources)
+        each = [(resources.get("CPU", 0), self.num_cpus), (resources.get("GPU", 0), gpus)]
+        fit = [int(have // need) for have, need in each if need > 0]
+        return Capacity(cohorts=max(min(fit, default=1), 1), on_gpu=gpus > 0 and device != "cpu")
+
     def execute(self, plan: Plan, options: WorkOptions, control: Control) -> None:
         """Submit the tasks of the plan to the cluster and settle them as they end."""
         import ray
 
-        if not ray.is_initialized():
-            ray.init(address=self.address, log_to_driver=False, logging_level="warning")
-        gpus = self.num_gpus
-        if gpus is None:
-            gpus = 1 if ray.cluster_resources().get("GPU", 0) else 0
+        gpus = self._gpus_each(self._resources())
         submit = ray.remote(num_cpus=self.num_cpus, num_gpus=gpus, max_retries=self.max_retries)(_perform).remote
         # Paths travel to machines with other working directories.
         travelling = replace(options, store=options.store.resolve())
@@ -58,6 +63,17 @@ class RayEngine:
                 over = running.pop(reference)
                 _settle(over, reference, plan)
                 control.progress(over, 1.0)
+
+    def _resources(self) -> dict[str, float]:
+        """Return what the cluster has, connecting to it first."""
+        import ray
+
+        if not ray.is_initialized():
+            ray.init(address=self.address, log_to_driver=False, logging_level="warning")
+        return dict(ray.cluster_resources())
+
+    def _gpus_each(self, resources: Mapping[str, float]) -> float:
+        return (1 if resources.get("GPU", 0) else 0) if self.num_gpus is None else self.num_gpus
 
 
 def _settle(task: Task, reference: Any, plan: Plan) -> None:
