@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gence.experiment.cohort import Cohort, CohortProgress, resolve_device
+from gence.experiment.cohort import Cohort, CohortProgress
+from gence.experiment.device import resolve_device
 from gence.experiment.problem import ProblemLoader
 from gence.experiment.recipe import RECIPES, Recipe
 from gence.experiment.spec import LossSpec, RunSpec, Subset

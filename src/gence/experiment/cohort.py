@@ -9,22 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from gence.experiment.backbone import compiled_backbone, run_backbone
 from gence.experiment.checkpoint import CohortCheckpoint, save_model
 from gence.experiment.contrastive import ContrastiveTrainee
+from gence.experiment.device import resolve_device
 from gence.experiment.evaluate import evaluate
 from gence.experiment.feed import EpochFeed
 from gence.experiment.lane import EagerLane, GraphLane, Lane
 from gence.experiment.problem import Problem, ProblemLoader
 from gence.experiment.result import RunResult
 from gence.experiment.spec import RunSpec
-from gence.experiment.trainee import Backbone, Trainee, uses_bf16
+from gence.experiment.trainee import Trainee, uses_bf16
 from gence.losses.registry import loss_info
 from gence.metrics import marginal_divergence
-
-COMPILE_WORTH_S = 240.0
-"""Compiling a network takes about a minute; it pays where a cohort would train longer than this."""
 
 
 @dataclass(frozen=True)
@@ -104,25 +103,6 @@ def train_cohort(
     return list(results)
 
 
-def resolve_device(device: str) -> torch.device:
-    """The torch device of a name; "auto" is the first GPU, or the CPU.
-
-    >>> resolve_device("cpu")
-    device(type='cpu')
-    """
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        place = torch.device(device)
-    except RuntimeError as error:
-        raise ValueError(f"device is {device!r}; expected 'auto', 'cpu', 'cuda' or 'cuda:1'") from error
-    if place.type not in ("cpu", "cuda"):
-        raise ValueError(f"device is {device!r}; expected 'auto', 'cpu', 'cuda' or 'cuda:1'")
-    if place.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device is {device!r}, but PyTorch sees no GPU here; use 'cpu', or 'auto' for what there is")
-    return torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else place
-
-
 class Cohort:
     """The state of a cohort: trainees, their lanes, and the curves so far."""
 
@@ -139,7 +119,7 @@ class Cohort:
         dtype = torch.bfloat16 if uses_bf16(specs[0], device) else torch.float32
         problems: dict[int, Problem] = {}
         feeds: dict[tuple[int, int], EpochFeed] = {}
-        run_backbone = _compiled_backbone() if compile and device.type == "cuda" else _run_backbone
+        forward = compiled_backbone() if compile and device.type == "cuda" else run_backbone
         self.trainees: list[Trainee] = []
         for spec in specs:
             views = 2 if loss_info(spec.loss.name).takes == "embeddings" else 1
@@ -149,7 +129,7 @@ class Cohort:
             if (spec.seed, views) not in feeds:
                 feeds[spec.seed, views] = EpochFeed(problem, spec.recipe, spec.seed, dtype, views)
             kind = ContrastiveTrainee if views == 2 else Trainee
-            self.trainees.append(kind(spec, problem, feeds[spec.seed, views], run_backbone))
+            self.trainees.append(kind(spec, problem, feeds[spec.seed, views], forward))
         self.feeds = list(feeds.values())
         self.epochs = specs[0].recipe.epochs
         self.sums: list[list[Tensor]] = [[] for _ in specs]  # per run and epoch, on the CPU
@@ -292,18 +272,3 @@ def _marginal_kl(sums: Tensor, prior: Tensor) -> float:
         return math.nan
     log_marginal = predicted.clamp_min(1e-300).log()  # unnormalised: the divergence normalises
     return float(marginal_divergence(log_marginal[None], prior.cpu()))
-
-
-def _run_backbone(backbone: nn.Module, images: Tensor) -> Tensor:
-    features: Tensor = backbone(images)
-    return features
-
-
-def _compiled_backbone() -> Backbone:
-    """One compilation for all networks of a kind: parameters are inputs of the graph, not constants in it.
-
-    The head stays outside, so that data sets with different numbers of classes share the compilation too.
-    """
-    torch._dynamo.config.inline_inbuilt_nn_modules = True
-    compiled: Backbone = torch.compile(_run_backbone, dynamic=False)
-    return compiled

@@ -79,7 +79,7 @@ class EpochFeed:
         self.inputs[slot] = batches.permute(0, 1, 3, 4, 2).to(self.dtype)
 
     def epoch_batches(self, epoch: int) -> tuple[Tensor, Tensor]:
-        """Images (steps, B, C, H, W) and class indices (steps, B) of an epoch just prepared, in the feed's own memory."""
+        """Images (steps, B, C, H, W) and class indices (steps, B) of an epoch just prepared; not copied."""
         slot = self._slot(epoch)
         return self.inputs[slot].permute(0, 1, 4, 2, 3), self.first[slot]
 

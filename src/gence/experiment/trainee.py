@@ -6,12 +6,12 @@ on the device: so the same code runs eagerly on a CPU and as a captured graph on
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from gence.experiment.backbone import RunBackbone
 from gence.experiment.feed import EpochFeed
 from gence.experiment.lane import WARMUP_STEPS
 from gence.experiment.problem import Problem
@@ -21,9 +21,6 @@ from gence.experiment.spec import RunSpec
 from gence.losses import TwoHot, create_loss
 from gence.losses.registry import loss_info
 from gence.models import ImageClassifier, create_model
-
-Backbone = Callable[[nn.Module, Tensor], Tensor]
-"""Runs a backbone on images; the plain call, or a compiled one that all networks of a kind share."""
 
 
 class Trainee:
@@ -41,7 +38,7 @@ class Trainee:
     predicts = True
     """Whether the outputs in training are logits, so that they have an accuracy and a class marginal."""
 
-    def __init__(self, spec: RunSpec, problem: Problem, feed: EpochFeed, run_backbone: Backbone) -> None:
+    def __init__(self, spec: RunSpec, problem: Problem, feed: EpochFeed, run_backbone: RunBackbone) -> None:
         self.spec, self.problem, self.feed, self.run_backbone = spec, problem, feed, run_backbone
         device = problem.prior.device
         recipe = spec.recipe
