@@ -1,0 +1,254 @@
+"""A scikit-learn classifier that trains a network with GenCE, or with any other loss of the registry.
+
+Written on torch and not on skorch: scikit-learn's checks want what skorch's ``NeuralNetClassifier`` does not give
+(float64 and integer input as it comes, ``sample_weight`` in ``fit``, an unfitted object that can be cloned without a
+module), and its loop treats the rows of a batch one by one, where GenCE's weights have to enter the batch's sums.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.model_selection import train_test_split
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from torch import Tensor, nn
+
+from gence.integrations.networks import create_network
+from gence.integrations.sample_weights import weighted_loss
+from gence.losses import create_loss, loss_info
+
+_ROWS_OF_A_PREDICTION = 4096  # bounds the memory of predict, not its result
+
+Network = str | Callable[[int, int], nn.Module]
+
+
+class GenCEClassifier(ClassifierMixin, BaseEstimator):
+    """A neural network for tables, embeddings and other vectors, trained with generative cross-entropy.
+
+    Inputs are taken as they are; put a ``StandardScaler`` before it in a ``Pipeline``. By default all rows form one
+    batch, so training is deterministic, and integer sample weights are exactly repeated rows (they enter GenCE's sums
+    over the batch too).
+
+    Args:
+        network: "mlp" (ReLU, layers of ``hidden_sizes``), "linear", or a function ``(n_features, n_classes) -> Module``
+            whose module gives logits. A function must be importable if the classifier is to be pickled.
+        hidden_sizes: widths of the hidden layers of "mlp".
+        loss: a name in ``gence.LOSSES`` that takes logits.
+        anchor: for ``loss="gence"``: holds the predicted class marginal in place. The paper's loss is 0; the default is
+            0.1, because without an anchor a network may rank samples well within each class and still predict one
+            class throughout.
+        loss_params: further parameters of the loss, e.g. ``{"label_smoothing": 0.1}``.
+        max_iter: epochs.
+        learning_rate: of Adam.
+        weight_decay: decoupled, as in AdamW.
+        batch_size: rows of a step; None takes all. GenCE compares a batch's rows, so small batches change the loss.
+        early_stopping: hold out ``validation_fraction`` of the rows, stop once their log loss has not fallen for
+            ``n_iter_no_change`` epochs, and keep the best epoch's weights.
+        validation_fraction: share of the rows that are held out.
+        n_iter_no_change: epochs of patience.
+        device: where to train, e.g. "cuda".
+        dtype: "float64" or "float32".
+        random_state: of initial weights, the order of batches and the held-out rows. torch's own generator is left as
+            it was.
+
+    Attributes:
+        classes_: the labels, sorted.
+        module_: the trained network.
+        n_features_in_, feature_names_in_: as everywhere in scikit-learn.
+        n_iter_: epochs done.
+        loss_curve_: mean training loss of each epoch.
+        validation_curve_: log loss of the held-out rows after each epoch; None without early stopping.
+
+    >>> from sklearn.datasets import load_wine
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> from gence.sklearn import GenCEClassifier
+    >>> X, y = load_wine(return_X_y=True)
+    >>> model = make_pipeline(StandardScaler(), GenCEClassifier(random_state=0)).fit(X[::2], y[::2])
+    >>> model.score(X[1::2], y[1::2]) > 0.9
+    True
+    """
+
+    def __init__(
+        self,
+        network: Network = "mlp",
+        *,
+        hidden_sizes: tuple[int, ...] = (64,),
+        loss: str = "gence",
+        anchor: float = 0.1,
+        loss_params: dict[str, Any] | None = None,
+        max_iter: int = 100,
+        learning_rate: float = 0.01,
+        weight_decay: float = 0.0,
+        batch_size: int | None = None,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        device: str = "cpu",
+        dtype: str = "float64",
+        random_state: Any = None,
+    ) -> None:
+        self.network = network
+        self.hidden_sizes = hidden_sizes
+        self.loss = loss
+        self.anchor = anchor
+        self.loss_params = loss_params
+        self.max_iter = max_iter
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.batch_size = batch_size
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.device = device
+        self.dtype = dtype
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train a new network.
+
+        Args:
+            X: (n, n_features).
+            y: labels (n,), numbers or strings.
+            sample_weight: (n,), >= 0; how often each row counts. None: once.
+        """
+        self._check_parameters()
+        X, y = validate_data(self, X, y, dtype=[np.float64, np.float32])
+        check_classification_targets(y)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
+        if (weights < 0).any() or not weights.any():
+            raise ValueError(
+                "sample_weight: expected numbers >= 0 that are not all 0. Leave rows out by a weight of 0."
+            )
+
+        draws = check_random_state(self.random_state)
+        training, held_out = np.arange(len(X)), None
+        if self.early_stopping:
+            training, held_out = train_test_split(
+                training, test_size=self.validation_fraction, random_state=draws, stratify=codes
+            )
+        device = torch.device(self.device)
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(int(draws.randint(2**31 - 1)))
+            module = create_network(self.network, X.shape[1], len(self.classes_), hidden_sizes=self.hidden_sizes)
+            self.module_ = module.to(device, self._torch_dtype())
+            self._train(self._rows(X, codes, weights, training), self._rows(X, codes, weights, held_out))
+        return self
+
+    def _check_parameters(self) -> None:
+        if loss_info(self.loss).takes != "logits":
+            raise ValueError(f"loss: expected a loss on logits, got {self.loss!r}, which takes embeddings")
+        for name in ("max_iter", "n_iter_no_change"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        if self.batch_size is not None and self.batch_size < 1:
+            raise ValueError(f"batch_size: expected at least 1, or None for all rows, got {self.batch_size}")
+        if self.dtype not in ("float64", "float32"):
+            raise ValueError(f'dtype: expected "float64" or "float32", got {self.dtype!r}')
+
+    def _torch_dtype(self) -> torch.dtype:
+        return torch.float64 if self.dtype == "float64" else torch.float32
+
+    def _criterion(self) -> nn.CrossEntropyLoss:
+        params = {"anchor": self.anchor} if self.loss == "gence" else {}
+        criterion = create_loss(self.loss, **{**params, **(self.loss_params or {}), "reduction": "none"})
+        assert isinstance(criterion, nn.CrossEntropyLoss)  # as all modules of the registry are
+        return criterion.to(self.device, self._torch_dtype())
+
+    def _rows(
+        self, X: np.ndarray, codes: np.ndarray, weights: np.ndarray, which: np.ndarray | None
+    ) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Inputs, class indices and weights of some rows that count, as tensors."""
+        if which is None:
+            return None
+        which = which[weights[which] > 0]  # so that a row of weight 0 has no part even in BatchNorm
+        dtype, device = self._torch_dtype(), self.device
+        return (
+            torch.tensor(X[which], dtype=dtype, device=device),
+            torch.tensor(codes[which], dtype=torch.long, device=device),
+            torch.tensor(weights[which], dtype=dtype, device=device),
+        )
+
+    def _train(self, training: Any, held_out: Any) -> None:
+        inputs, codes, weights = training
+        n = len(inputs)
+        size = min(self.batch_size or n, n)
+        criterion = self._criterion()
+        optimizer = torch.optim.AdamW(self.module_.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
+        self.loss_curve_: list[float] = []
+        self.validation_curve_: list[float] | None = None if held_out is None else []
+        best, best_state, patience = math.inf, None, self.n_iter_no_change
+        for _ in range(self.max_iter):
+            self.module_.train()
+            # One batch of all rows needs no order; leaving it alone keeps repeated rows and weights alike.
+            order = torch.randperm(n).to(inputs.device) if size < n else None
+            total = inputs.new_zeros(())
+            for first in range(0, n, size):
+                which = slice(None) if order is None else order[first : first + size]
+                optimizer.zero_grad()
+                loss = weighted_loss(criterion, self.module_(inputs[which]), codes[which], weights[which])
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                total += loss.detach() * weights[which].sum()
+            self.loss_curve_.append(float(total / weights.sum()))
+            if held_out is None or self.validation_curve_ is None:
+                continue
+            score = self._log_loss(*held_out)
+            self.validation_curve_.append(score)
+            patience = self.n_iter_no_change if score < best else patience - 1
+            if score < best:
+                best, best_state = score, copy.deepcopy(self.module_.state_dict())
+            if patience == 0:
+                break
+        if best_state is not None:
+            self.module_.load_state_dict(best_state)
+        self.module_.eval()
+        self.n_iter_ = len(self.loss_curve_)
+
+    def _log_loss(self, inputs: Tensor, codes: Tensor, weights: Tensor) -> float:
+        """The held-out rows' log loss: proper, and of each row by itself, which GenCE on few rows is not."""
+        losses = nn.functional.cross_entropy(self._logits(inputs), codes, reduction="none")
+        return float((losses * weights).sum() / weights.sum())
+
+    @torch.no_grad()
+    def _logits(self, inputs: Tensor) -> Tensor:
+        self.module_.eval()
+        return torch.cat([self.module_(part) for part in torch.split(inputs, _ROWS_OF_A_PREDICTION)])
+
+    def _predicted(self, X: Any) -> Tensor:
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        where = next(self.module_.parameters())
+        return self._logits(torch.tensor(X, dtype=where.dtype, device=where.device))
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Logits (n, K); for two classes the second's less the first's, (n,)."""
+        logits = self._predicted(X)
+        if len(self.classes_) == 2:
+            logits = logits[:, 1] - logits[:, 0]
+        return np.asarray(logits.cpu().numpy())
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Class probabilities (n, K), in the order of ``classes_``."""
+        return np.asarray(self._predicted(X).softmax(1).cpu().numpy())
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable label of each row (n,)."""
+        codes = self._predicted(X).argmax(1).cpu().numpy()
+        return np.asarray(self.classes_[codes])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle: the network on the CPU, so that a machine without this device can load it."""
+        state: dict[str, Any] = dict(super().__getstate__())
+        if "module_" in state and next(self.module_.parameters()).device.type != "cpu":
+            state["module_"] = copy.deepcopy(self.module_).cpu()
+        return state

@@ -1,0 +1,5 @@
+"""The library as scikit-learn sees it: ``from gence.sklearn import GenCEClassifier``."""
+
+from gence.integrations.estimator import GenCEClassifier
+
+__all__ = ["GenCEClassifier"]
