@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gence.experiment.store import Store
 
 _Names = Annotated[
-    list[str], typer.Argument(help="Exhibits (table1, ood, ...), open_choices, tuned, or GRID.toml files.")
+    list[str], typer.Argument(help="Exhibits (table1, ood, ...), open_choices, tuned, epoch_time, or GRID.toml files.")
 ]
 _StorePath = Annotated[Path | None, typer.Option("--store", help="Folder of records; results/paper of the checkout.")]
 _Rows = Annotated[str, typer.Option(help="Rows of an exhibit, separated by commas; * matches anything.")]
@@ -60,9 +60,12 @@ def register(app: typer.Typer) -> None:
         from gence.experiment.run import run_grid
         from gence.paper.grids import grid_specs
 
-        place = _store(store)
+        place = store_at(store)
+        if "epoch_time" in names:
+            _time_epochs(names, place, device, compile, dry_run)
+            return
         specs = grid_specs(
-            names, place, rows=_split(rows), losses=_split(losses), seeds=seeds, recipe=recipe
+            names, place, rows=split_words(rows), losses=split_words(losses), seeds=seeds, recipe=recipe
         )  # fmt: skip
         if dry_run:
             _list(specs, place)
@@ -108,8 +111,8 @@ def register(app: typer.Typer) -> None:
         from gence.paper.priority import cell_name
         from gence.paper.tuned import LOSSES, save_tuned
 
-        place = _store(store)
-        specs = grid_specs(names, place, rows=_split(rows), recipe=recipe)
+        place = store_at(store)
+        specs = grid_specs(names, place, rows=split_words(rows), recipe=recipe)
         bases = list({base.key: base for base in (spec.replace(loss="ce", seed=0) for spec in specs)}.values())
         asked = [part.strip() for part in losses.split(";") if part.strip()] or list(LOSSES)
         left = _Remaining(time_limit)
@@ -146,14 +149,16 @@ class _Remaining:
         return None if self._end is None else max(self._end - self._clock(), 1e-3)
 
 
-def _store(path: Path | None) -> Store:
+def store_at(path: Path | None, *, must_exist: bool = False) -> Store:
+    """Return the store at a path; by default the repository's records of the paper."""
     from gence.experiment.store import Store
     from gence.paper.results import default_results
 
-    return Store(default_results() if path is None else path)
+    return Store(default_results() if path is None else path, must_exist=must_exist)
 
 
-def _split(text: str) -> tuple[str, ...]:
+def split_words(text: str) -> tuple[str, ...]:
+    """Return the words of a list that is separated by commas."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
@@ -177,6 +182,18 @@ def _run_options(engine: str, workers: int | None, cohort_size: str, device: str
     return options
 
 
+def _time_epochs(names: list[str], store: Store, device: str, compile: bool, dry_run: bool) -> None:
+    """Measure seconds per epoch, which is a benchmark and no grid."""
+    from gence.paper.epoch_time import LOSSES, measure_epoch_time, save_epoch_time
+
+    if len(names) > 1:
+        raise ValueError("epoch_time is a benchmark, which other runs would disturb; run it alone")
+    if dry_run:
+        typer.echo(f"epoch_time would time {', '.join(LOSSES)} on both networks")
+        return
+    typer.echo(f"wrote {save_epoch_time(store, measure_epoch_time(device=device, compile=compile))}")
+
+
 def _list(specs: list[RunSpec], store: Store) -> None:
     """Print the cells of a grid in the order they would be done, and what each still lacks."""
     from rich.console import Console
@@ -189,6 +206,7 @@ def _list(specs: list[RunSpec], store: Store) -> None:
     missing = {spec.key for spec in store.missing(specs)}
     names = {recipe: name for name, recipe in {**CANDIDATES, **RECIPES}.items()}
     table = Table("cell", "recipe", "losses", "seeds", "runs", "missing", "steps a run")
+    table.columns[0].no_wrap = True
     for runs in cells(specs).values():
         first = runs[0]
         # The batch is part of the cell's name, the recipe's name is that of the recipe with the usual one.

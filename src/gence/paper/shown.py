@@ -1,0 +1,63 @@
+"""What can be shown by name, as a table and the sentences that go with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gence.experiment.fields import check_choice
+from gence.experiment.recipe import named_recipe
+from gence.experiment.store import Store
+from gence.paper import EXHIBITS, load_exhibit
+from gence.paper.agreement import agreement
+from gence.paper.epoch_time import epoch_time_table
+from gence.paper.exhibit import SEEDS, Exhibit
+from gence.paper.open_choices import chosen
+from gence.paper.tables import cost_table, exhibit_table, search_table
+from gence.paper.tuned import tuned
+from gence.report.tables import Table
+
+SHOWN = (*EXHIBITS, "epoch_time", "tuned", "tuned_ece", "open_choices", "costs")
+"""Everything that has a table."""
+
+
+def shown(
+    name: str,
+    store: Store,
+    *,
+    rows: Sequence[str] = (),
+    seeds: int = SEEDS,
+    recipe: str | None = None,
+) -> tuple[Table, list[str]]:
+    """Return the table called `name` and the sentences below it: what agrees, what does not, what was assumed.
+
+    Args:
+        name: one of `SHOWN`.
+        store: where the records are.
+        rows: patterns of row names, for exhibits.
+        seeds: how many seeds a cell should have.
+        recipe: the name of another recipe than the paper's, for exhibits.
+    """
+    check_choice("exhibit", name, SHOWN)
+    under = named_recipe(recipe) if recipe else None
+    if name == "open_choices":
+        return search_table(store), [_search_sentence(store)]
+    if name == "epoch_time":
+        return epoch_time_table(store)
+    if name == "costs":
+        return cost_table([load_exhibit(exhibit, under) for exhibit in EXHIBITS], store, seeds), []
+    exhibit: Exhibit
+    if name.startswith("tuned"):
+        exhibit = tuned(store, under, "ece" if name.endswith("ece") else "accuracy")
+        if not exhibit.rows:
+            return exhibit_table(exhibit, store, seeds=seeds), ["Nothing is tuned yet: gence tune table1 --rows ..."]
+    else:
+        exhibit = load_exhibit(name, under)
+    sentences = agreement(exhibit, store, seeds=seeds)
+    return exhibit_table(exhibit, store, rows=rows, seeds=seeds), [*sentences, *exhibit.assumptions]
+
+
+def _search_sentence(store: Store) -> str:
+    found = chosen(store)
+    if found is None:
+        return "The search is not over: not every candidate has a record in all four cells."
+    return f"Chosen, on cross-entropy alone: {found.name} (distance {found.distance:.2f})."

@@ -1,0 +1,184 @@
+"""An exhibit as a table: ours, the paper's and the difference below each other, in every form a table has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from gence.experiment.store import Store
+from gence.paper.exhibit import SEEDS, Exhibit
+from gence.paper.measure import Measured, MeasuredRow, measure
+from gence.paper.open_choices import CANDIDATES, CELLS, judge
+from gence.paper.priority import cell_name, cells
+from gence.paper.table1 import table1
+from gence.report.tables import Cell, Row, Table
+
+_ABSENT = "–"
+
+
+def exhibit_table(exhibit: Exhibit, store: Store, *, rows: Sequence[str] = (), seeds: int = SEEDS) -> Table:
+    """Return an exhibit beside the paper, up to three lines a row: ours, the paper's, the difference.
+
+    Args:
+        exhibit: what to show.
+        store: where the records are.
+        rows: patterns of row names; all rows by default.
+        seeds: how many seeds a cell should have.
+    """
+    measured = measure(exhibit, store, rows=rows, seeds=seeds)
+    return Table(
+        name=exhibit.name.replace("_", "-"),
+        caption=_caption(exhibit, measured, seeds),
+        columns=(", ".join(exhibit.label_names), "", *(column.title for column in exhibit.columns)),
+        rows=tuple(line for one in measured for line in _lines(exhibit, one)),
+    )
+
+
+def search_table(store: Store) -> Table:
+    """Return the search for the recipe's open choices: cross-entropy's accuracy under each candidate, closest first."""
+    printed = [table1().selected([name])[0].printed["ce"].mean for name in CELLS]
+    head = ("the paper's cross-entropy", *(f"{mean:.2f}" for mean in printed), _ABSENT)
+    lines = [Row(cells=tuple(_text(text) for text in head))]
+    judged = judge(store)
+    best = None if any(math.isnan(one.distance) for one in judged) else judged[0].name
+    for one in judged:
+        texts = [
+            "missing" if mean is None else f"{mean:.2f} (n = {n})"
+            for mean, n in zip(one.means, one.counts, strict=True)
+        ]
+        distance = "missing" if math.isnan(one.distance) else f"{one.distance:.2f}"
+        lines.append(
+            Row(
+                cells=(
+                    _text(one.name, best=one.name == best),
+                    *map(_text, texts),
+                    Cell(text=distance, value="" if math.isnan(one.distance) else one.distance, best=one.name == best),
+                )
+            )
+        )
+    return Table(
+        name="open-choices",
+        caption="Accuracy of cross-entropy in %, mean over n seeds, under each candidate for what the paper's recipe "
+        "leaves open. Distance: root mean square difference from the printed values, percentage points. "
+        f"{len(CANDIDATES)} candidates; the closest is marked once each has all four cells.",
+        columns=("Candidate", *CELLS, "Distance"),
+        rows=tuple(lines),
+    )
+
+
+def cost_table(exhibits: Sequence[Exhibit], store: Store, seeds: int = SEEDS) -> Table:
+    """Return what each cell of the exhibits took: runs recorded of those wanted, device minutes, seconds a run."""
+    present = store.keys()
+    wanted = [spec for exhibit in exhibits for spec in exhibit.specs(seeds=seeds)]
+    unique = list({spec.key: spec for spec in wanted}.values())
+    lines, done_cells, minutes = [], 0, 0.0
+    by_cell = cells(unique)
+    for runs in by_cell.values():
+        records = [store.read(spec.key) for spec in runs if spec.key in present]
+        took = sum(record.result.wall_s for record in records)
+        devices = sorted({str(record.environment.get("device")) for record in records})
+        done_cells += len(records) == len(runs)
+        minutes += took / 60
+        lines.append(
+            Row(
+                cells=(
+                    _text(cell_name(runs[0])),
+                    Cell(text=f"{len(records)} of {len(runs)}", value=len(records)),
+                    Cell(text=f"{took / 60:.1f}" if records else "missing", value=took),
+                    Cell(text=f"{took / len(records):.1f}" if records else "missing", value=took),
+                    _text(", ".join(devices) or _ABSENT),
+                )
+            )
+        )
+    return Table(
+        name="costs",
+        caption=f"{done_cells} of {len(by_cell)} cells are complete; {minutes:.1f} device minutes in all. A run's time "
+        "is its share of the cohort it was trained in, evaluation included.",
+        columns=("Cell", "Runs", "Minutes", "Seconds a run", "Device"),
+        rows=tuple(lines),
+    )
+
+
+def _lines(exhibit: Exhibit, one: MeasuredRow) -> list[Row]:
+    label = ", ".join(one.row.labels)
+    measured = [one.cells[column.name] for column in exhibit.columns]
+    best = _best(exhibit, one)
+    ours = Row(
+        cells=(
+            _text(label),
+            _text("ours"),
+            *(
+                _measured_cell(found, column.name == best)
+                for found, column in zip(measured, exhibit.columns, strict=True)
+            ),
+        )
+    )
+    if not one.row.printed:
+        return [ours]
+    below = Cell(text="", value=label)
+    paper = Row(
+        cells=(
+            below,
+            _text("paper"),
+            *(
+                _text(_ABSENT)
+                if found.printed is None
+                else Cell(
+                    text=f"{found.printed.mean:.2f} ± {found.printed.std:.2f}",
+                    value=found.printed.mean,
+                    best=column.name == one.row.bold,
+                )
+                for found, column in zip(measured, exhibit.columns, strict=True)
+            ),
+        )
+    )
+    if all(found.difference is None for found in measured):
+        return [ours, paper]
+    return [ours, paper, Row(cells=(below, _text("difference"), *map(_difference_cell, measured)))]
+
+
+def _best(exhibit: Exhibit, one: MeasuredRow) -> str | None:
+    """Return the best column of ours, once every column of the row is complete: a part would not be a fair contest."""
+    means = {name: found.summary.mean for name, found in one.cells.items() if found.complete and found.summary}
+    if exhibit.higher_is_better is None or len(means) < len(one.cells):
+        return None
+    return (max if exhibit.higher_is_better else min)(means, key=lambda name: means[name])
+
+
+def _measured_cell(found: Measured, best: bool) -> Cell:
+    if found.summary is None:
+        note = "no number" if found.recorded else "missing"
+        return Cell(text=f"{note} ({found.recorded} of {found.wanted})", value="")
+    text = f"{found.summary.mean:.2f}"
+    if found.summary.n > 1:
+        text += f" ± {found.summary.std:.2f}"
+    if not found.complete:
+        text += f" ({found.summary.n} of {found.wanted})"
+    return Cell(text=text, value=found.summary.mean, best=best)
+
+
+def _difference_cell(found: Measured) -> Cell:
+    if found.difference is None:
+        return _text(_ABSENT)
+    errors = found.standard_errors
+    return Cell(
+        text=f"{found.difference:+.2f}" + ("" if errors is None else f" ({errors:+.1f} SE)"), value=found.difference
+    )
+
+
+def _text(text: str, *, best: bool = False) -> Cell:
+    return Cell(text=text, value=text, best=best)
+
+
+def _caption(exhibit: Exhibit, measured: Sequence[MeasuredRow], seeds: int) -> str:
+    found = [one for row in measured for one in row.cells.values()]
+    complete = sum(one.complete for one in found)
+    started = sum(one.recorded > 0 and not one.complete for one in found)
+    begun = f", {started} more have some" if started else ""
+    words = [
+        f"{exhibit.title} ({exhibit.where}): {exhibit.unit}, mean ± sample standard deviation over {seeds} seeds.",
+        f"{complete} of {len(found)} cells are complete{begun}.",
+    ]
+    if any(one.row.printed for one in measured):
+        words.append("Difference: ours less the paper's, in brackets in standard errors from both standard deviations.")
+    return " ".join(words)
