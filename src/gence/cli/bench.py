@@ -2,8 +2,99 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
 import typer
+
+from gence.cli.settings import read_names, read_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_Out = Annotated[Path | None, typer.Option(help="Also write the record here (JSON).")]
+_Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
+    group = typer.Typer(help="Measure what the loss and a training step cost on this machine.", no_args_is_help=True)
+    app.add_typer(group, name="bench")
+
+    @group.command()
+    def train(
+        models: Annotated[str, typer.Option(help="Networks, separated by commas.")] = "vgg19,resnet50",
+        data: Annotated[str, typer.Option(help="A source of images.")] = "cifar10",
+        n: Annotated[int, typer.Option(help="Size of the training subset.")] = 2000,
+        sizes: Annotated[str, typer.Option(help="Runs side by side, separated by commas.")] = "1,4,8,14",
+        epochs: Annotated[int, typer.Option(help="Epochs a measurement; the first is not counted.")] = 6,
+        recipe: Annotated[str, typer.Option(help="paper, modern or tiny.")] = "paper",
+        setting: Annotated[
+            list[str] | None, typer.Option("--set", help="A field of the recipe, as batch_size=50; repeatable.")
+        ] = None,
+        compile: Annotated[bool, typer.Option("--compile/--no-compile", help="Compile the networks (GPU).")] = True,
+        usual: Annotated[
+            bool, typer.Option("--usual/--no-usual", help="Also time one run with DataLoader and per-image transforms.")
+        ] = True,
+        device: _Device = "auto",
+        out: _Out = None,
+    ) -> None:
+        """Time a training step per run, in cohorts of several sizes, data and augmentation included.
+
+        Examples: gence bench train --out benchmarks/train.json
+
+        gence bench train --models small_cnn --data digits --n 100 --sizes 1,2 --recipe tiny --device cpu
+        """
+        from gence.experiment.bench_train import bench_train
+        from gence.experiment.recipe import named_recipe
+
+        record = bench_train(
+            read_names(models),
+            data=data,
+            n=n,
+            cohort_sizes=_whole_numbers("--sizes", sizes),
+            compile=compile,
+            epochs=epochs,
+            recipe=named_recipe(recipe).replace(**read_settings(setting or [])),
+            device=device,
+            usual=usual,
+        )
+        columns = ("model", "way", "runs", "ms_per_step_and_run", "fastest", "slowest", "start_s", "memory_gib",
+                   "runs_per_hour_ratio")  # fmt: skip
+        _print(record, f"Training on {data}, n = {n}: milliseconds a step and run", columns)
+        _write(record, out)
+
+
+def _whole_numbers(option: str, text: str) -> tuple[int, ...]:
+    names = read_names(text)
+    if not names or not all(name.isdecimal() and int(name) > 0 for name in names):
+        raise ValueError(f"{option} is {text!r}; expected whole numbers from 1, separated by commas")
+    return tuple(int(name) for name in names)
+
+
+def _print(record: dict[str, Any], title: str, columns: Sequence[str]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    environment = record["environment"]
+    table = Table(title=f"{title} ({environment['device']}, torch {environment['torch']})", title_justify="left")
+    for column in columns:
+        table.add_column(column.replace("_", " "), justify="left" if column in ("model", "way") else "right")
+    for row in record["rows"]:
+        table.add_row(*(_cell(row.get(column)) for column in columns))
+    Console().print(table)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _write(record: dict[str, Any], out: Path | None) -> None:
+    import json
+
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        typer.echo(f"the record is in {out}")

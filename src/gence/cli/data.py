@@ -2,8 +2,121 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
 import typer
+
+if TYPE_CHECKING:
+    from gence.data import CheckReport, ImageSet
+
+_Source = Annotated[str, typer.Argument(help="A name, a folder, an archive, or hf:OWNER/NAME.")]
+_ImageSize = Annotated[int | None, typer.Option(help="Pixels to bring the images to.")]
+_DataDir = Annotated[Path | None, typer.Option(help="Where NAME-train.zip and NAME-test.zip lie; else $GENCE_DATA.")]
+_CacheDir = Annotated[Path | None, typer.Option(help="Where decoded images are kept; else $GENCE_CACHE.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
+    group = typer.Typer(
+        help="Sources of images: what there is, decode it once, find what is wrong with it.", no_args_is_help=True
+    )
+    app.add_typer(group, name="data")
+
+    @group.command("list")
+    def list_sources() -> None:
+        """List the data sets that have a name; folders and archives of your own need none.
+
+        Example: gence data list
+        """
+        from rich.console import Console
+        from rich.table import Table
+
+        from gence.data import known_sources
+
+        table = Table("name", "what it is", "classes", "pixels", "training", "test", "comes from", "terms")
+        for info in known_sources():
+            _, height, width = info.image_shape
+            table.add_row(
+                info.name,
+                info.summary,
+                str(info.num_classes),
+                f"{width} x {height}",
+                f"{info.train_images:,}",
+                f"{info.test_images:,}",
+                info.origin,
+                info.terms,
+            )
+        Console().print(table)
+        typer.echo(
+            "Archives NAME-train.zip and NAME-test.zip in the folder $GENCE_DATA are used in place of a download."
+        )
+
+    @group.command()
+    def prepare(
+        source: _Source, image_size: _ImageSize = None, data_dir: _DataDir = None, cache_dir: _CacheDir = None
+    ) -> None:
+        """Download where needed, decode every image once, and keep the result, so that training starts at once.
+
+        Example: gence data prepare cifar10
+        """
+        from gence.data import load
+
+        splits = load(source, image_size=image_size, data_dir=data_dir, cache_dir=cache_dir, progress=True)
+        for part in (splits.train, splits.test):
+            typer.echo(_described(part))
+
+    @group.command()
+    def check(
+        source: _Source, image_size: _ImageSize = None, data_dir: _DataDir = None, cache_dir: _CacheDir = None
+    ) -> None:
+        """Read every image and say all that is wrong: damaged files, empty classes, test images seen in training.
+
+        Example: gence data check photos.zip
+        """
+        from gence.data import check as check_source
+
+        report = check_source(source, image_size=image_size, data_dir=data_dir, cache_dir=cache_dir, progress=True)
+        _print_report(report)
+        if not report.ok:
+            raise typer.Exit(1)
+
+
+def _described(part: ImageSet) -> str:
+    counts = part.counts()
+    return _line(
+        part.name, len(part), part.image_shape, int(counts.min()), int(counts.max()), len(counts), part.checksum
+    )
+
+
+def _line(
+    name: str, images: int, shape: tuple[int, int, int], least: int, most: int, classes: int, checksum: str
+) -> str:
+    channels, height, width = shape
+    a_class = str(least) if least == most else f"{least} to {most}"
+    kind = "gray" if channels == 1 else "colour"
+    return (
+        f"{name}: {images} images of {width} x {height} pixels, {kind}, {classes} classes with {a_class} each, "
+        f"SHA-256 {checksum[:16]}"
+    )
+
+
+def _print_report(report: CheckReport) -> None:
+    for part in report.parts:
+        typer.echo(
+            _line(
+                part.name,
+                part.images,
+                part.image_shape,
+                min(part.counts),
+                max(part.counts),
+                len(part.classes),
+                part.checksum,
+            )
+        )
+    for note in report.notes:
+        typer.echo(f"note: {note}")
+    for problem in report.problems:
+        typer.echo(f"problem: {problem}")
+    found = len(report.problems)
+    typer.echo(f"{report.source}: sound" if report.ok else f"{report.source}: {found} problem{'s'[: found > 1]}")

@@ -7,7 +7,6 @@ import platform
 import statistics
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -167,11 +166,3 @@ class _ImageDataset(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
 def _environment(device: torch.device) -> dict[str, str]:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu"
     return {"device": name, "torch": torch.__version__, "python": platform.python_version()}
-
-
-def write_record(record: dict[str, Any], path: Path) -> None:
-    """Write a benchmark's record as JSON."""
-    import json
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=1) + "\n")

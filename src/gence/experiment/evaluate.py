@@ -74,6 +74,8 @@ def evaluate(model: nn.Module, problem: Problem) -> Evaluation:
     ood = {
         ood_name(name): predict_logits(model, images, problem.mean, problem.std) for name, images in problem.ood.items()
     }
+    if len(ood) < len(problem.ood):
+        raise ValueError(f"ood: {', '.join(problem.ood)} would share a name in the results; rename one of the files")
     labels = problem.judged.labels
     if not all(bool(values.isfinite().all()) for values in (logits, train_logits, *ood.values())):
         accuracy = float((logits.argmax(1) == labels).double().mean())  # of what argmax makes of NaN: about chance

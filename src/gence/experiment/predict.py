@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gence.data import DataError, ImageSet, load, load_images
-from gence.data.archives import is_archive, open_container
+from gence.data.archives import open_container
 from gence.data.containers import Container, is_ignored
 from gence.data.decode import decode_all, decode_image
 from gence.data.layout import IMAGE_SUFFIXES
@@ -172,8 +172,6 @@ def predict_folder(
     path = Path(folder).expanduser()
     if not path.exists():
         raise DataError(f"{path} does not exist; expected a folder or an archive of images")
-    if path.is_file() and not is_archive(path):
-        raise DataError(f"{path} is neither a folder nor an archive; put single images into a folder")
     with open_container(path) as container:
         names = sorted(
             name for name in container.files if name.lower().endswith(IMAGE_SUFFIXES) and not is_ignored(name)

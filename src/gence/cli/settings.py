@@ -1,0 +1,46 @@
+"""``--set recipe.lr=0.05``: fields of a spec, changed on the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+
+def read_settings(texts: Sequence[str]) -> dict[str, Any]:
+    """Turn ``path=value`` texts into changes for ``RunSpec.replace``.
+
+    A value is a number, true or false, null, or a list in brackets, as JSON writes them; anything else is a word.
+
+    >>> read_settings(["recipe.lr=0.05", "recipe.optimizer=adamw", "recipe.milestones=[0.3, 0.6]"])
+    {'recipe.lr': 0.05, 'recipe.optimizer': 'adamw', 'recipe.milestones': [0.3, 0.6]}
+    """
+    changes: dict[str, Any] = {}
+    for text in texts:
+        path, equals, value = (part.strip() for part in text.partition("="))
+        if not (path and equals and value):
+            raise ValueError(f"--set {text!r}: expected field=value, such as recipe.lr=0.05 or loss.anchor=0.1")
+        if path in changes:
+            raise ValueError(f"--set gives {path} twice; keep one")
+        changes[path] = _value(value)
+    return changes
+
+
+def read_names(text: str) -> tuple[str, ...]:
+    """Names separated by commas.
+
+    >>> read_names("svhn, cifar100")
+    ('svhn', 'cifar100')
+    """
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        pass
+    try:
+        return float(text)  # ".5", which is no JSON
+    except ValueError:
+        return text
