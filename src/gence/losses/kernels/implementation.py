@@ -158,7 +158,7 @@ def _tiny_forward(problem: Problem, logits: Tensor, dtype: torch.dtype, with_gra
     launch(
         tiny.tiny_kernel,
         1,
-        4 if rows * columns <= 2048 else 8 if rows * columns <= 8192 else 16,
+        max(1, min(32, rows * columns // (32 * tuning.current().tiny_lane))),
         (_key(logits), dtype, problem.key, static),
         (
             logits,
@@ -236,18 +236,20 @@ def _gradient(
         args = (values, *targets[:4], classes, stats, upstream, grad, n, values.stride(0), *targets[4:], *static)
         launch(row_tiles.rows_backward, programs, warps, (_full_key(source, values, static), upstream.dtype), args)
         return grad
-    plan = _stream_plan(values, tune.backward_lag, tune.backward_rows, False)
+    plan = _stream_plan(values, tune.backward_lag, max(tune.sum_rows, tune.backward_rows), False)
     counters = torch.zeros(1 + -(-n // plan["CHUNK"]), dtype=torch.int32, device=values.device)
     blocks = -(-K // plan["C"])
     pieces = min(tune.pieces, power_of_two(blocks))
     pulls = torch.empty(n * pieces, dtype=torch.float32, device=values.device)
-    static = (K, padded, plan["ALIGN"], plan["PHASES"], plan["CHUNK"], plan["LAG"], pieces, plan["R"], plan["C"])
+    static = (K, padded, plan["ALIGN"], plan["PHASES"], plan["CHUNK"], plan["LAG"], pieces)
+    static += (tune.sum_rows, tune.backward_rows, plan["C"])
     static += (mode, weighted, smooth, per_row, tune.keep)
     args = (values, *targets[:4], classes, stats, upstream, pulls, counters, grad)
     args += (n, values.stride(0), *targets[4:], *static)
-    programs = multiprocessors(values.device) * tune.stream_per_sm
-    key = (_full_key(source, values, static), upstream.dtype)
-    launch(stream.stream_backward, programs, tune.stream_warps, key, args)
+    programs = multiprocessors(values.device) * tune.backward_per_sm
+    for log_space in (False, True):
+        key = (_full_key(source, values, static), upstream.dtype, log_space)
+        launch(stream.stream_backward, programs, tune.stream_warps, key, (*args, log_space))
     return grad
 
 

@@ -6,7 +6,6 @@ import triton
 import triton.language as tl
 
 from gence.losses.kernels.tiles import (
-    EXTREME,
     INVERSE_DENOMINATOR,
     class_pull,
     count_labels,
@@ -121,8 +120,7 @@ def rows_backward(
     cols = tl.arange(0, BLOCK_K)
     col_ok = cols < K
     c = tl.load(classes + cols, mask=col_ok, other=0.0)
-    extreme = tl.load(classes + 3 * KP + EXTREME)
-    low = tl.load(classes + KP + cols, mask=col_ok & (tl.zeros_like(c) + extreme > 0.0), other=0.0)
+    low = tl.load(classes + KP + cols, mask=col_ok, other=0.0)
     scale = 1.0
     if not PER_ROW:
         scale = tl.load(upstream).to(tl.float32) * tl.load(classes + 3 * KP + INVERSE_DENOMINATOR)
@@ -135,9 +133,12 @@ def rows_backward(
         offsets = tl.multiple_of(rows.to(tl.int64) * stride, ALIGN)
         mask = valid[:, None] & col_ok[None, :]
         x = tl.load(z + offsets[:, None] + cols[None, :], mask=mask, other=float("-inf")).to(tl.float32)
+        if R == 1:  # a long row leaves no registers for these: the L1 cache has them
+            c = tl.load(classes + cols, mask=col_ok, other=0.0)
+            low = tl.load(classes + KP + cols, mask=col_ok, other=0.0)
         log_p = (x - peak[:, None]) - log_sum[:, None]
         p = tl.exp(log_p)
-        q = class_pull(p, log_p, c, low, extreme)
+        q = class_pull(log_p, c, low)
         r = tl.sum(q, 1)
         own = tl.zeros((R,), tl.float32)
         wt = weighted_target_tile(

@@ -30,6 +30,15 @@ from gence.losses.kernels.tiles import (
 
 
 @triton.jit
+def _row_start(rows, stride, shift, ALIGN: tl.constexpr, PHASES: tl.constexpr):
+    """Where rows start, moved down to a whole vector."""
+    if PHASES > 1:
+        return tl.multiple_of(rows.to(tl.int64) * stride - shift, ALIGN)
+    else:  # subtracting nothing would lose the hint together with the operation
+        return tl.multiple_of(rows.to(tl.int64) * stride, ALIGN)
+
+
+@triton.jit
 def _row_pass(
     z,
     row,
@@ -77,8 +86,7 @@ def _row_pass(
     if MODE != 0 and (SMOOTH or MODE == 3):
         reference = tl.load(z + offset).to(tl.float32)
         reference = tl.where(tl.abs(reference) < 1.0e30, reference, 0.0)
-    aligned = offset - shift
-    aligned = tl.multiple_of(aligned, ALIGN)
+    aligned = _row_start(row, stride, shift, ALIGN, PHASES)
     for start in range(0, stop, U * W):
         at = start + lane
         if PHASES > 1:
@@ -169,16 +177,18 @@ def _load_tile(z, offsets, at, mask, KEEP: tl.constexpr, LAST_LOOK: tl.constexpr
 @triton.jit
 def _columns(block, base, stride, K: tl.constexpr, PHASES: tl.constexpr, C: tl.constexpr):
     """(lane positions, shift, columns, which lanes are columns, which lanes to load) of a block of columns."""
-    shift = base * 0
+    at = block * C + tl.arange(0, C)
     if PHASES > 1:
         shift = (base.to(tl.int64) * stride % PHASES).to(tl.int32)
-    at = block * C + tl.arange(0, C)
-    cols = at - shift
-    inside = (cols >= 0) & (cols < K)
-    wide = inside
-    if PHASES > 1:
+        cols = at - shift
+        inside = (cols >= 0) & (cols < K)
         # Constant within a vector; the neighbours' logits that come along are dropped by the caller.
         wide = (at // PHASES) * PHASES < K + shift
+    else:
+        shift = 0
+        cols = at
+        inside = at < K
+        wide = inside
     return at, shift, cols, inside, wide
 
 
@@ -213,7 +223,7 @@ def _column_sums(
         peak = tl.load(stats + rows, mask=row_ok, other=0.0, cache_modifier=".cg")
         log_sum = tl.load(stats + n + rows, mask=row_ok, other=float("inf"), cache_modifier=".cg")
         live = row_ok & (log_sum != float("inf"))
-        offsets = tl.multiple_of(rows.to(tl.int64) * stride - shift, ALIGN)
+        offsets = _row_start(rows, stride, shift, ALIGN, PHASES)
         x = _load_tile(z, offsets, at, live[:, None] & wide[None, :], KEEP, True)
         acc += tl.sum(tl.exp((x - peak[:, None]) - log_sum[:, None]), 0)
     if PARTIAL:
@@ -328,7 +338,6 @@ def _pull_sums(
     classes,
     stats,
     pulls,
-    extreme,
     chunk,
     group,
     piece,
@@ -344,6 +353,7 @@ def _pull_sums(
     R: tl.constexpr,
     C: tl.constexpr,
     KEEP: tl.constexpr,
+    LOG_SPACE: tl.constexpr,
 ):
     """First look backward: a piece of r_j = sum_k c_k p_jk for R rows."""
     PIECE: tl.constexpr = (BLOCKS + PIECES - 1) // PIECES
@@ -357,13 +367,15 @@ def _pull_sums(
     for block in range(piece * PIECE, tl.minimum(piece * PIECE + PIECE, BLOCKS)):
         at, shift, cols, inside, wide = _columns(block, base, stride, K, PHASES, C)
         c = tl.load(classes + cols, mask=inside, other=0.0)
-        low = tl.load(classes + KP + cols, mask=inside & (tl.zeros_like(c) + extreme > 0.0), other=0.0)
-        offsets = tl.multiple_of(rows.to(tl.int64) * stride - shift, ALIGN)
+        low = tl.zeros((C,), tl.float32)
+        if LOG_SPACE:
+            low = tl.load(classes + KP + cols, mask=inside, other=0.0)
+        offsets = _row_start(rows, stride, shift, ALIGN, PHASES)
         x = _load_tile(z, offsets, at, live[:, None] & wide[None, :], KEEP, False)
         if PHASES > 1:
             x = tl.where(inside[None, :], x, float("-inf"))
         log_p = (x - peak[:, None]) - log_sum[:, None]
-        acc += class_pull(tl.exp(log_p), log_p, c, low, extreme)
+        acc += class_pull(log_p, c, low)
     tl.store(pulls + rows.to(tl.int64) * PIECES + piece, tl.sum(acc, 1), mask=row_ok)
 
 
@@ -379,7 +391,6 @@ def _write_gradient(
     upstream,
     pulls,
     grad,
-    extreme,
     scale,
     chunk,
     phase,
@@ -402,12 +413,14 @@ def _write_gradient(
     SMOOTH: tl.constexpr,
     PER_ROW: tl.constexpr,
     KEEP: tl.constexpr,
+    LOG_SPACE: tl.constexpr,
 ):
     """Second look backward: the gradient of a chunk's rows of one phase, for one block of columns."""
     base = chunk * CHUNK + phase
     at, shift, cols, inside, wide = _columns(block, base, stride, K, PHASES, C)
     c = tl.load(classes + cols, mask=inside, other=0.0)
-    low = tl.load(classes + KP + cols, mask=inside & (tl.zeros_like(c) + extreme > 0.0), other=0.0)
+    if LOG_SPACE:
+        low = tl.load(classes + KP + cols, mask=inside, other=0.0)
     for i in range(0, CHUNK // PHASES, R):
         rows = base + PHASES * (i + tl.arange(0, R))
         row_ok = rows < n
@@ -416,11 +429,14 @@ def _write_gradient(
         live = row_ok & (log_sum != float("inf"))
         parts = rows.to(tl.int64)[:, None] * PIECES + tl.arange(0, PIECES)[None, :]
         r = tl.sum(tl.load(pulls + parts, mask=row_ok[:, None], other=0.0, cache_modifier=".cg"), 1)
-        offsets = tl.multiple_of(rows.to(tl.int64) * stride - shift, ALIGN)
+        offsets = _row_start(rows, stride, shift, ALIGN, PHASES)
         x = _load_tile(z, offsets, at, live[:, None] & wide[None, :], KEEP, True)
         log_p = (x - peak[:, None]) - log_sum[:, None]
         p = tl.exp(log_p)
-        q = class_pull(p, log_p, c, low, extreme)
+        if LOG_SPACE:
+            q = class_pull(log_p, c, low)
+        else:
+            q = p * c[None, :]
         wt = weighted_target_tile(
             rows,
             cols,
@@ -483,6 +499,7 @@ def stream_backward(
     CHUNK: tl.constexpr,
     LAG: tl.constexpr,
     PIECES: tl.constexpr,
+    SUM_ROWS: tl.constexpr,
     R: tl.constexpr,
     C: tl.constexpr,
     MODE: tl.constexpr,
@@ -490,10 +507,15 @@ def stream_backward(
     SMOOTH: tl.constexpr,
     PER_ROW: tl.constexpr,
     KEEP: tl.constexpr,
+    LOG_SPACE: tl.constexpr,
 ):
-    """r_j in ``PIECES`` parts per row (first look) and the gradient (second look). Deterministic as it stands."""
+    """r_j in ``PIECES`` parts per row (first look) and the gradient (second look). Deterministic as it stands.
+
+    Launched twice, without and with ``LOG_SPACE``; which one works and which returns at once is known on the device.
+    In one kernel the rare case would take its registers from the usual one.
+    """
     BLOCKS: tl.constexpr = (K + PHASES - 1 + C - 1) // C
-    SUMS: tl.constexpr = (CHUNK // R) * PIECES
+    SUMS: tl.constexpr = (CHUNK // SUM_ROWS) * PIECES
     PER_STEP: tl.constexpr = SUMS + PHASES * BLOCKS
     extreme = tl.load(classes + 3 * KP + EXTREME)
     scale = 1.0
@@ -501,7 +523,9 @@ def stream_backward(
         scale = tl.load(upstream).to(tl.float32) * tl.load(classes + 3 * KP + INVERSE_DENOMINATOR)
     chunks = tl.cdiv(n, CHUNK)
     tickets = (chunks + LAG) * PER_STEP
-    ticket = tl.atomic_add(counters, 1, sem="relaxed")
+    ticket = tickets
+    if (extreme > 0.0) == LOG_SPACE:
+        ticket = tl.atomic_add(counters, 1, sem="relaxed")
     while ticket < tickets:
         following = tl.atomic_add(counters, 1, sem="relaxed")
         step = ticket // PER_STEP
@@ -513,7 +537,6 @@ def stream_backward(
                     classes,
                     stats,
                     pulls,
-                    extreme,
                     step,
                     item // PIECES,
                     item % PIECES,
@@ -526,9 +549,10 @@ def stream_backward(
                     CHUNK,
                     BLOCKS,
                     PIECES,
-                    R,
+                    SUM_ROWS,
                     C,
                     KEEP,
+                    LOG_SPACE,
                 )
                 tl.debug_barrier()  # the sums come before the tick
                 tl.atomic_add(counters + 1 + step, 1, sem="release")
@@ -545,7 +569,6 @@ def stream_backward(
                 upstream,
                 pulls,
                 grad,
-                extreme,
                 scale,
                 step - LAG,
                 (item - SUMS) // BLOCKS,
@@ -568,5 +591,6 @@ def stream_backward(
                 SMOOTH,
                 PER_ROW,
                 KEEP,
+                LOG_SPACE,
             )
         ticket = following

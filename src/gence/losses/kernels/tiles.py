@@ -128,9 +128,6 @@ def store_row_stats(stats, rows, row_ok, valid, n, peak, log_sum, cost, tau):
 
 
 @triton.jit
-def class_pull(p, log_p, c, low, extreme):
-    """A_k exp(log p_jk - log S_k): the linear product, or in log space where some column sum would underflow."""
-    q = p * c[None, :]
-    if extreme > 0.0:
-        q = tl.exp(log_p - low[None, :]) * c[None, :]
-    return q
+def class_pull(log_p, c, low):
+    """A_k exp(log p_jk - log S_k) of a tile: c_k p_jk, relative to the column where its sum would underflow."""
+    return tl.exp(log_p - low[None, :]) * c[None, :]

@@ -14,18 +14,21 @@ class Tuning:
 
     Attributes:
         tiny_elements: largest padded problem for the one-program kernel.
+        tiny_lane: logits for each thread of that kernel.
         rows_columns: largest padded K for which a row is kept in registers.
         rows_elements: logits in a tile of rows.
         rows_warps: warps for such a tile of at most 4096 logits; wider rows take more.
         rows_per_sm: programs for each multiprocessor (rows).
         stream_warps: warps of a program (stream).
-        stream_per_sm: programs for each multiprocessor (stream).
+        stream_per_sm: programs for each multiprocessor (stream, forward).
+        backward_per_sm: programs for each multiprocessor (stream, backward).
         chunk_bytes: logits between a first and a second look, per step of the lag.
         lag: chunks by which the second look trails the first.
         backward_lag: the same for the backward pass.
         unroll: vectors of a row that a thread reads at a time in the row pass.
         tile_rows: rows of a tile in the column pass.
-        backward_rows: rows of a tile in the backward pass.
+        sum_rows: rows of a tile in the backward pass's first look.
+        backward_rows: rows of a tile in its second look.
         tile_columns: columns of a tile; 0 means one 16-byte vector for each thread.
         pieces: parts in which a row's pull is summed.
         keep: whether loads tell the L2 cache which logits are read again.
@@ -34,18 +37,21 @@ class Tuning:
     """
 
     tiny_elements: int = 16384
+    tiny_lane: int = 32
     rows_columns: int = 16384
     rows_elements: int = 4096
     rows_warps: int = 4
     rows_per_sm: int = 4
     stream_warps: int = 8
-    stream_per_sm: int = 2
+    stream_per_sm: int = 3
+    backward_per_sm: int = 2
     chunk_bytes: int = 8 << 20
     lag: int = 3
     backward_lag: int = 3
     unroll: int = 4
     tile_rows: int = 4
-    backward_rows: int = 4
+    sum_rows: int = 4
+    backward_rows: int = 2
     tile_columns: int = 0
     pieces: int = 8
     keep: bool = True

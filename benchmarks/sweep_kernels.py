@@ -1,0 +1,262 @@
+"""Check the Triton kernels against float64 on a GPU and time their tunables, in one call.
+
+    python benchmarks/sweep_kernels.py --out results/bench/sweep.json --seconds 110
+
+For each shape, the defaults come first; then one tunable (or a few that belong together) is changed at a time. Times
+are medians of CUDA events around the kernels alone, on logits that are not in the cache. A table of the best settings
+is printed last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gence.losses.kernels import implementation, tuning
+from gence.losses.kernels.problem import problem_of
+
+MEDIUM = [
+    {},
+    *({"rows_per_sm": count} for count in (2, 3, 6, 8)),
+    *({"rows_elements": size} for size in (1024, 2048, 8192)),
+    {"rows_warps": 2},
+    {"rows_warps": 8},
+    {"rows_elements": 2048, "rows_warps": 8, "rows_per_sm": 8},
+    {"finalise_columns": 256},
+    {"finalise_columns": 512},
+]
+STREAM = [
+    {},
+    {"keep": False},
+    {"lag": 1000, "backward_lag": 1000},  # two plain passes over memory
+    *({"lag": lag, "backward_lag": lag} for lag in (1, 2, 5)),
+    *({"chunk_bytes": size << 20} for size in (2, 4, 16)),
+    {"chunk_bytes": 4 << 20, "lag": 6, "backward_lag": 6},
+    *({"stream_per_sm": count, "backward_per_sm": count} for count in (1, 2, 4)),
+    *({"unroll": unroll} for unroll in (2, 8)),
+    *({"tile_rows": rows} for rows in (2, 8)),
+    {"sum_rows": 2},
+    {"sum_rows": 8},
+    {"backward_rows": 1},
+    {"backward_rows": 4},
+    {"pieces": 4},
+    {"pieces": 16},
+    {"stream_warps": 4, "stream_per_sm": 6, "backward_per_sm": 4},
+    {"stream_warps": 16, "stream_per_sm": 2, "backward_per_sm": 1},
+    {"tile_columns": 1024, "sum_rows": 8, "backward_rows": 4, "tile_rows": 8},
+]
+SHAPES: dict[str, tuple[int, int, torch.dtype, list[dict[str, Any]]]] = {
+    "vocabulary": (16384, 128256, torch.bfloat16, STREAM),
+    "imagenet21k": (8192, 21841, torch.bfloat16, [*STREAM, {"shift_rows": False}]),
+    "imagenet": (4096, 1000, torch.bfloat16, MEDIUM),
+    "wide": (8192, 8192, torch.bfloat16, [{}, {"rows_columns": 4096}, {"rows_per_sm": 8}, {"rows_warps": 8}]),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shapes", nargs="*", default=list(SHAPES), choices=list(SHAPES))
+    parser.add_argument("--seconds", type=float, default=110.0, help="stop starting new settings after this long")
+    parser.add_argument("--out", type=Path, default=None, help="JSON file for all measurements")
+    options = parser.parse_args()
+    began = time.perf_counter()
+    device = torch.device("cuda")
+    record: dict[str, Any] = {
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "copy_gb_per_s": copy_bandwidth(device),
+        "checks": [],
+        "times": [],
+    }
+    check_corners(record["checks"], device)
+    share = options.seconds / len(options.shapes)
+    for number, name in enumerate(options.shapes):
+        n, K, dtype, settings = SHAPES[name]
+        logits = torch.randn(n, K, device=device, dtype=dtype).mul_(2)
+        target = torch.randint(0, K, (n,), device=device)
+        check(record["checks"], name, logits, target)
+        for setting in settings:
+            if time.perf_counter() - began > share * (number + 1):
+                print(f"{name}: out of time before {setting}")
+                break
+            record["times"].append(measure(name, logits, target, setting))
+        del logits
+        torch.cuda.empty_cache()
+    record["seconds"] = time.perf_counter() - began
+    if options.out is not None:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(record, indent=1))
+    report(record)
+
+
+def copy_bandwidth(device: torch.device) -> float:
+    """Bytes read and written per second by a large copy, in GB/s."""
+    source = torch.empty(2 << 30, dtype=torch.uint8, device=device).random_()
+    target = torch.empty_like(source)
+    seconds = time_of(lambda: target.copy_(source), 10) / 1e3
+    return 2 * source.numel() / seconds / 1e9
+
+
+def time_of(work: Any, repeats: int, prepare: Any = None) -> float:
+    """Median milliseconds between events around ``work``."""
+    for _ in range(3):
+        if prepare is not None:
+            prepare()
+        work()
+    pairs = []
+    for _ in range(repeats):
+        if prepare is not None:
+            prepare()
+        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        work()
+        stop.record()
+        pairs.append((start, stop))
+    torch.cuda.synchronize()
+    return statistics.median(start.elapsed_time(stop) for start, stop in pairs)
+
+
+def reference(logits: Tensor, target: Tensor) -> tuple[Tensor, Any]:
+    """Loss in float64 and a function that gives the gradient of rows, a slice of rows at a time."""
+    n, K = logits.shape
+    rows = max(1, (1 << 27) // K)
+    sums = torch.zeros(K, dtype=torch.float64, device=logits.device)
+    own = torch.zeros((), dtype=torch.float64, device=logits.device)
+    for start in range(0, n, rows):
+        log_p = logits[start : start + rows].double().log_softmax(1)
+        own -= log_p.gather(1, target[start : start + rows, None]).sum()
+        sums += log_p.exp_().sum(0)
+    mass = torch.bincount(target, minlength=K).double()
+    pull = mass / sums
+
+    def gradient(start: int) -> tuple[slice, Tensor]:
+        part = slice(start, min(start + rows, n))
+        p = logits[part].double().softmax(1)
+        grad = p * (1 + pull - (p @ pull)[:, None])
+        grad[torch.arange(len(p), device=p.device), target[part]] -= 1
+        return part, grad / n
+
+    return (own + (mass * sums.log()).sum()) / n, (gradient, rows)
+
+
+def check(checks: list[dict[str, Any]], name: str, logits: Tensor, target: Tensor) -> None:
+    """Relative errors of loss and gradient against float64, and whether two runs agree where they must."""
+    problem = problem_of(target, None, -100, "mean", 0.0, 0.0, None, logits)
+    before = logits.clone()
+    loss, saved = implementation.forward(problem, logits, None, torch.float32, True)
+    grad, _ = implementation.backward(problem, saved, loss.new_ones(()), logits, None, False)
+    expected, (gradient, rows) = reference(logits, target)
+    error = norm = floor = 0.0
+    for start in range(0, len(logits), rows):
+        part, exact = gradient(start)
+        error += float((grad[part].double() - exact).square().sum())
+        floor += float((exact.to(grad.dtype).double() - exact).square().sum())  # what rounding alone costs
+        norm += float(exact.square().sum())
+    with deterministic():
+        runs = [implementation.forward(problem, logits, None, torch.float32, True) for _ in range(2)]
+    entry = {
+        "name": name,
+        "shape": list(logits.shape),
+        "loss_error": abs(float(loss.double() - expected)) / abs(float(expected)),
+        "gradient_error": (error / norm) ** 0.5,
+        "rounding_error": (floor / norm) ** 0.5,
+        "deterministic": torch.equal(runs[0][0], runs[1][0]) and torch.equal(runs[0][1][1], runs[1][1][1]),
+        "untouched": torch.equal(before, logits),
+    }
+    entry["ok"] = bool(
+        entry["loss_error"] < 1e-5
+        and entry["gradient_error"] < 1.01 * entry["rounding_error"] + 1e-5
+        and entry["deterministic"]
+        and entry["untouched"]
+    )
+    print(json.dumps(entry), flush=True)
+    checks.append(entry)
+
+
+class deterministic:
+    """``torch.use_deterministic_algorithms(True)`` for a block."""
+
+    def __enter__(self) -> None:
+        torch.use_deterministic_algorithms(True)
+
+    def __exit__(self, *_: object) -> None:
+        torch.use_deterministic_algorithms(False)
+
+
+def check_corners(checks: list[dict[str, Any]], device: torch.device) -> None:
+    """Small and ragged shapes through each kernel, in float32 and bfloat16."""
+    for n, K, changes in (
+        (100, 10, {}),
+        (100, 100, {}),
+        (100, 100, {"tiny_lane": 16}),
+        (257, 33, {}),
+        (33, 1000, {}),
+        (520, 4099, {}),
+        (40, 21841, {}),
+        (37, 21841, {}),
+        (37, 50257, {}),
+        (64, 32768, {}),
+    ):
+        for dtype in (torch.float32, torch.bfloat16):
+            with tuning.override(**changes):
+                logits = torch.randn(n, K, device=device, dtype=dtype).mul_(3)
+                check(checks, "corner", logits, torch.randint(0, K, (n,), device=device))
+
+
+def measure(name: str, logits: Tensor, target: Tensor, setting: dict[str, Any]) -> dict[str, Any]:
+    """Median times of forward and backward, kernels alone, under one setting."""
+    n, K = logits.shape
+    problem = problem_of(target, None, -100, "mean", 0.0, 0.0, None, logits)
+    upstream = torch.ones((), device=logits.device)
+    small = logits.numel() * logits.element_size() < 200 << 20
+    flush = torch.empty(256 << 20, dtype=torch.uint8, device=logits.device) if small else None
+
+    def cool() -> None:
+        if flush is not None:
+            flush.zero_()
+
+    entry: dict[str, Any] = {"name": name, "shape": [n, K], "setting": setting}
+    with tuning.override(**setting):
+        try:
+            _, saved = implementation.forward(problem, logits, None, torch.float32, True)
+            repeats = 30 if small else 8
+            entry["forward_ms"] = time_of(
+                lambda: implementation.forward(problem, logits, None, torch.float32, True), repeats, cool
+            )
+            entry["backward_ms"] = time_of(
+                lambda: implementation.backward(problem, saved, upstream, logits, None, False), repeats, cool
+            )
+        except Exception as error:  # a setting that does not compile must not end the sweep
+            entry["error"] = f"{type(error).__name__}: {error}"[:300]
+            print(json.dumps(entry), flush=True)
+            return entry
+    entry["both_ms"] = entry["forward_ms"] + entry["backward_ms"]
+    print(json.dumps(entry), flush=True)
+    return entry
+
+
+def report(record: dict[str, Any]) -> None:
+    """Failed checks, and each shape's default and three best settings."""
+    failed = [entry for entry in record["checks"] if not entry["ok"]]
+    print(f"\n{record['device']}, copy {record['copy_gb_per_s']:.0f} GB/s, {record['seconds']:.0f} s")
+    print(f"checks: {len(record['checks']) - len(failed)} passed, {len(failed)} failed")
+    for entry in failed:
+        print("  FAILED", json.dumps(entry))
+    for name in dict.fromkeys(entry["name"] for entry in record["times"]):
+        done = [entry for entry in record["times"] if entry["name"] == name and "both_ms" in entry]
+        for part in ("forward_ms", "backward_ms"):
+            best = sorted(done, key=lambda entry: entry[part])[:3]
+            shown = [*(entry for entry in done if not entry["setting"]), *best]
+            for entry in shown:
+                print(f"{name:12} {part:12} {entry[part]:8.4f}  {entry['setting'] or 'defaults'}")
+
+
+if __name__ == "__main__":
+    main()
