@@ -1,9 +1,171 @@
-"""gence compare and gence report: does GenCE help on these data?."""
+"""``gence compare``, ``gence report`` and ``gence show``: does GenCE help on these data?"""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
 import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from gence.report.build import Report
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
+    app.command()(compare)
+    app.command()(report)
+    app.command()(show)
+
+
+def compare(
+    data: Annotated[str, typer.Option(help="Name of a data set, or a folder or archive of images.")] = "digits",
+    n: Annotated[
+        int | None, typer.Option(help="Labels to train on, balanced. Default: 100 for digits, else all.")
+    ] = None,
+    losses: Annotated[
+        str | None, typer.Option(help='Such as "gence,ce,gence(anchor=0.1)". Default: the paper\'s six and this one.')
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 5,
+    model: Annotated[
+        str, typer.Option(help="Network; auto is small_cnn on a CPU or up to 16 px, else resnet18.")
+    ] = "auto",
+    ood: Annotated[list[str] | None, typer.Option(help="Images from elsewhere; may be given several times.")] = None,
+    recipe: Annotated[
+        str, typer.Option(help="tiny, modern or paper; auto is tiny on a CPU or up to 16 px, else modern.")
+    ] = "auto",
+    epochs: Annotated[int | None, typer.Option(min=1, help="In place of the recipe's.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="In place of the recipe's.")] = None,
+    image_size: Annotated[
+        int | None, typer.Option(min=4, help="Pixels to bring images to. Default: as they are, if small and alike.")
+    ] = None,
+    tune: Annotated[int, typer.Option(min=0, help="Tune every loss with this many trials first.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder of the report.")] = Path("gence-report"),
+    store: Annotated[Path | None, typer.Option(help="Folder of the records. Default: store inside --out.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes on a CPU. Default: one a core.")] = None,
+    time_limit: Annotated[float | None, typer.Option(help="Seconds after which nothing is trained.")] = None,
+    log: Annotated[str | None, typer.Option(help='"tensorboard" to write curves while training.')] = None,
+) -> None:
+    """Does GenCE help me? Train several losses over seeds, and write a report of what can be told from chance.
+
+    With no option at all: scikit-learn's digits, 100 labels, seven losses, five seeds, about a minute on two cores.
+    Interrupted, the same command goes on where it stopped.
+
+    Example: gence compare --data photos/ --n 500 --losses gence,ce,focal --ood other-photos/
+    """
+    from gence.report.choices import AUTO
+    from gence.report.compare import DEFAULT_LOSSES
+    from gence.report.compare import compare as run
+
+    result = run(
+        data,
+        n=AUTO if n is None else n,
+        losses=DEFAULT_LOSSES if losses is None else split_losses(losses),
+        seeds=seeds,
+        model=model,
+        ood=ood or (),
+        recipe=recipe,
+        epochs=epochs,
+        batch_size=batch_size,
+        image_size=image_size,
+        tune_trials=tune,
+        out=out,
+        store=store,
+        device=device,
+        time_limit=time_limit,
+        log=log,
+        workers=workers or _cores(),
+    )
+    console = _stdout()
+    if result.report is not None:
+        _print_report(console, result.report)
+    console.print(f"{result.runs.summary()}.", highlight=False, markup=False)
+    for key, error in result.runs.failed.items():
+        console.print(f"Run {key} failed: {error}", style="red", highlight=False, markup=False)
+    if result.page is not None:
+        size = result.page.stat().st_size / 1e6
+        console.print(
+            f"Report: {result.page} ({size:.1f} MB; {result.seconds:.0f} s in all)", highlight=False, markup=False,
+            soft_wrap=True,
+        )  # fmt: skip
+    if result.runs.stopped == "interrupted":
+        raise typer.Exit(130)
+    if result.runs.failed:
+        raise typer.Exit(1)
+
+
+def report(
+    store: Annotated[Path, typer.Argument(help="Folder of the records.")],
+    out: Annotated[Path, typer.Option(help="Folder of the report.")] = Path("gence-report"),
+) -> None:
+    """Write the report of a store: one page, and every figure and table as a file.
+
+    Example: gence report runs/ --out report/
+    """
+    from gence.report.build import build_report, write_report
+
+    page = write_report(build_report(store), out)
+    print(f"Report: {page} ({page.stat().st_size / 1e6:.1f} MB)")
+
+
+def show(store: Annotated[Path, typer.Argument(help="Folder of the records.")]) -> None:
+    """Print what a store says: for every setting the verdict and the table of losses.
+
+    Example: gence show gence-report/store
+    """
+    from gence.experiment.store import Store
+    from gence.report.aggregate import load_rows, settings
+    from gence.report.tables import loss_table
+    from gence.report.verdict import judge
+
+    found = settings(load_rows(Store(store, must_exist=True)))
+    if not found:
+        raise ValueError(f"the store {store} has no finished run")
+    console = _stdout()
+    for setting in found:
+        console.print(loss_table(setting).rich())
+        console.print(judge(setting.frame).headline, style="bold", highlight=False, markup=False)
+
+
+def split_losses(text: str) -> list[str]:
+    """Return the losses of a comma-separated list; commas inside brackets belong to a loss.
+
+    >>> split_losses("gence(anchor=0.1, prior=train), ce")
+    ['gence(anchor=0.1, prior=train)', 'ce']
+    """
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character == "(") - (character == ")")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _print_report(console: Console, report: Report) -> None:
+    for chapter in report.chapters:
+        console.print(chapter.tables[0].rich())
+        console.print(chapter.verdict.headline, style="bold", highlight=False, markup=False)
+        for found in chapter.verdict.metrics:
+            console.print(f"- {found.sentence()}", highlight=False, markup=False)
+        for note in chapter.verdict.notes:
+            console.print(note, style="dim", highlight=False, markup=False)
+        for concern in chapter.concerns:
+            console.print(f"Warning: {concern}", style="yellow", highlight=False, markup=False)
+
+
+def _cores() -> int:
+    import os
+
+    # The cores this process may use: fewer than the machine has, in a container.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _stdout() -> Console:
+    from rich.console import Console
+
+    return Console()

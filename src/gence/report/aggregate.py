@@ -1,0 +1,142 @@
+"""From records to rows: one tidy frame, from which every table, figure and verdict is made."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gence.experiment.recipe import PER_RUN_FIELDS
+from gence.experiment.store import Store
+from gence.report.names import loss_order
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_WHERE = ("data", "model", "image_size", "ood")
+_PER_RUN = tuple(sorted(f"recipe.{name}" for name in PER_RUN_FIELDS))
+
+
+def load_rows(
+    store: Store | str | os.PathLike[str], *, keys: Iterable[str] | None = None, evaluate_on: str = "test"
+) -> pd.DataFrame:
+    """Return one row a run: the spec's fields, status, commit and every metric.
+
+    Args:
+        store: the store, or its folder.
+        keys: the runs to take; all by default.
+        evaluate_on: "test", or "val" for the runs of a tuning.
+    """
+    store = store if isinstance(store, Store) else Store(store, must_exist=True)
+    frame = store.frame()
+    if not len(frame):
+        return frame
+    frame = frame[frame["evaluate_on"] == evaluate_on]
+    if keys is not None:
+        frame = frame[frame["key"].isin(set(keys))]
+    return frame.reset_index(drop=True)
+
+
+def cells(frame: pd.DataFrame, by: Sequence[str], metric: str) -> pd.DataFrame:
+    """Return mean, sample standard deviation and count of a metric for each cell.
+
+    Runs without a number (diverged, or a metric that was not taken) do not enter mean and std; "runs" beside "n" says
+    how many there were, so that a gap is seen.
+
+    Args:
+        frame: rows of `load_rows`.
+        by: the columns whose values make a cell, in the order of the index.
+        metric: a column; a metric no run has gives cells with n = 0.
+
+    Returns:
+        A frame indexed by `by`, with the columns mean, std (NaN for n = 1), n and runs.
+
+    >>> import pandas as pd
+    >>> rows = pd.DataFrame({"loss": ["ce", "ce", "gence"], "accuracy": [0.5, 0.7, float("nan")]})
+    >>> cells(rows, ["loss"], "accuracy").loc["gence", ["n", "runs"]].tolist()
+    [0, 1]
+    """
+    import pandas as pd
+
+    values = pd.to_numeric(frame[metric]) if metric in frame else pd.Series(math.nan, index=frame.index)
+    table = frame[list(by)].assign(_value=values.where(values.abs() != math.inf))
+    groups = table.groupby(list(by), dropna=False, sort=False)["_value"]
+    return pd.DataFrame({"mean": groups.mean(), "std": groups.std(), "n": groups.count(), "runs": groups.size()})
+
+
+def by_seed(frame: pd.DataFrame, loss: str, metric: str) -> dict[int, float]:
+    """Return a loss's finite values of a metric by seed."""
+    if metric not in frame:
+        return {}
+    rows = frame.loc[frame["loss"] == loss, ["seed", metric]]
+    pairs = ((int(seed), float(value)) for seed, value in rows.itertuples(index=False))
+    return {seed: value for seed, value in sorted(pairs) if math.isfinite(value)}
+
+
+def losses_in(frame: pd.DataFrame) -> list[str]:
+    """Return the losses of a frame in the order in which they are shown."""
+    return sorted(frame["loss"].unique(), key=loss_order)
+
+
+def ood_sets(frame: pd.DataFrame) -> list[str]:
+    """Return the names of the OOD sets that have an AUROC."""
+    ending = "/auroc_entropy"
+    names = [str(c) for c in frame.columns if str(c).startswith("ood/") and str(c).endswith(ending)]
+    return [name.removeprefix("ood/").removesuffix(ending) for name in names if frame[name].notna().any()]
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """Runs that differ in loss and seed alone (and in what tuning gave each loss): what can be compared.
+
+    Attributes:
+        title: what this setting is, in words.
+        frame: its rows.
+    """
+
+    title: str
+    frame: pd.DataFrame
+
+
+def settings(frame: pd.DataFrame) -> list[Setting]:
+    """Return the settings of a frame, those with most runs first.
+
+    Learning rate, weight decay and warm-up may differ between the losses of a setting, as after tuning; where one loss
+    has several of them for the same seed, they are a sweep, and each value is a setting of its own.
+    """
+    if not len(frame):
+        return []
+    fixed = [c for c in frame.columns if c in _WHERE or c.startswith("subset.") or _shared_recipe_field(c)]
+    found = []
+    for _, rows in frame.groupby(fixed, dropna=False, sort=False):
+        if rows.duplicated(["loss", "seed"]).any():
+            found += [part for _, part in rows.groupby(list(_PER_RUN), dropna=False, sort=False)]
+        else:
+            found.append(rows)
+    found.sort(key=len, reverse=True)
+    differing = [c for c in (*fixed, *_PER_RUN) if len({_word(rows[c].iloc[0]) for rows in found}) > 1]
+    return [Setting(_title(rows, differing), rows.reset_index(drop=True)) for rows in found]
+
+
+def _shared_recipe_field(column: str) -> bool:
+    return column.startswith("recipe.") and column not in _PER_RUN
+
+
+def _title(rows: pd.DataFrame, differing: Sequence[str]) -> str:
+    first = rows.iloc[0]
+    labels = "all labels" if _word(first["subset.n"]) == "none" else f"{int(first['subset.n'])} labels"
+    words = [str(first["data"]), labels, str(first["model"])]
+    if _word(first["subset.rho"]) != "none":
+        words.append(f"long tail {first['subset.rho']:g}")
+    told = {"data", "subset.n", "model", "subset.rho"}
+    words += [f"{c.rpartition('.')[2].replace('_', ' ')} {_word(first[c])}" for c in differing if c not in told]
+    return ", ".join(words)
+
+
+def _word(value: object) -> str:
+    """Return a field's value as text; absent values, whatever pandas made of them, are "none"."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,140 @@
+"""A report from a store: the page, and beside it every figure as SVG and PNG and every table as Markdown, LaTeX, CSV."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gence.experiment.atomic import StoreError, replace
+from gence.experiment.store import Store
+from gence.report.aggregate import Setting, load_rows, settings
+from gence.report.concerns import run_concerns
+from gence.report.figures import Panel, panels
+from gence.report.gathered import Gathered, gather
+from gence.report.mistakes import Mistake, confident_mistakes, judged_images
+from gence.report.svg import as_png, as_svg
+from gence.report.tables import Table, difference_table, loss_table, run_table
+from gence.report.verdict import Verdict, judge
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_SETTINGS = 6
+"""Settings that get all their figures; a page with more would grow beyond what can be sent to anybody."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Chapter:
+    """All that is said and shown about one setting."""
+
+    setting: Setting
+    gathered: Gathered
+    verdict: Verdict
+    concerns: tuple[str, ...]
+    tables: tuple[Table, ...]
+    panels: tuple[tuple[Panel, str], ...]  # with the SVG of each
+    mistakes: dict[str, list[Mistake]] | None  # None: the data set is not at hand
+    classes: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Report:
+    """What a store says, ready to be written."""
+
+    title: str
+    frame: pd.DataFrame
+    chapters: tuple[Chapter, ...]
+    left_out: tuple[str, ...]  # titles of the settings beyond MOST_SETTINGS
+
+
+def build_report(
+    store: Store | str | os.PathLike[str],
+    *,
+    keys: Iterable[str] | None = None,
+    concerns: Sequence[str] = (),
+    title: str | None = None,
+    cache_dir: Path | None = None,
+) -> Report:
+    """Gather all that a report shows.
+
+    Args:
+        store: the store, or its folder.
+        keys: the runs to show; all that were judged on test by default.
+        concerns: what was found worrying before the runs, to be shown with the first setting.
+        title: of the page; by default the first setting's.
+        cache_dir: where data sets are cached.
+
+    Raises:
+        StoreError: if there is no run to show.
+    """
+    store = store if isinstance(store, Store) else Store(store, must_exist=True)
+    frame = load_rows(store, keys=keys)
+    found = settings(frame)
+    if not found:
+        raise StoreError(f"the store {store.root} has no finished run to report; run `gence compare` or `gence run`")
+    chapters = []
+    for number, setting in enumerate(found[:MOST_SETTINGS]):
+        before = concerns if number == 0 else ()
+        chapters.append(_chapter(store, setting, frame, before, cache_dir, prefix=f"s{number + 1}-" * (len(found) > 1)))
+    return Report(
+        title=title or f"Losses compared: {found[0].title}",
+        frame=frame,
+        chapters=tuple(chapters),
+        left_out=tuple(setting.title for setting in found[MOST_SETTINGS:]),
+    )
+
+
+def write_report(report: Report, out: str | os.PathLike[str], *, files: bool = True) -> Path:
+    """Write a report into a folder; return the page's path.
+
+    Every name that is written is made here, from fixed words and numbers, never from a class or a file of the data.
+
+    Args:
+        report: what `build_report` returned.
+        out: the folder; made if absent, and only files of a report are replaced in it.
+        files: also write figures/ and tables/.
+    """
+    from gence.report.html import render
+
+    folder = Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise StoreError(f"out is {folder}, a file; expected a folder")
+    page = folder / "report.html"
+    replace(page, render(report).encode())
+    replace(folder / "runs.csv", report.frame.to_csv(index=False).encode())
+    if not files:
+        return page
+    for number, chapter in enumerate(report.chapters):
+        prefix = f"s{number + 1}-" * (len(report.chapters) > 1)
+        for panel, svg in chapter.panels:
+            replace(folder / "figures" / f"{panel.name}.svg", svg.encode())
+            replace(folder / "figures" / f"{panel.name}.png", as_png(panel.figure))
+        for table in chapter.tables:
+            for ending, text in (("md", table.markdown()), ("tex", table.latex()), ("csv", table.csv())):
+                replace(folder / "tables" / f"{prefix}{table.name}.{ending}", text.encode())
+    return page
+
+
+def _chapter(
+    store: Store, setting: Setting, whole: pd.DataFrame, before: Sequence[str], cache_dir: Path | None, prefix: str
+) -> Chapter:
+    gathered = gather(store, setting)
+    verdict = judge(setting.frame)
+    images = judged_images(store.read(setting.frame["key"].iloc[0]).spec, cache_dir)
+    classes = images.classes if images is not None else ()
+    drawn = [
+        Panel(**{**panel.__dict__, "name": prefix + panel.name}) for panel in panels(setting, gathered, whole, classes)
+    ]
+    return Chapter(
+        setting=setting,
+        gathered=gathered,
+        verdict=verdict,
+        concerns=(*before, *run_concerns(setting.frame)),
+        tables=(loss_table(setting), difference_table(verdict), run_table(setting.frame)),
+        panels=tuple((panel, as_svg(panel.figure, panel.name)) for panel in drawn),
+        mistakes=None if images is None else confident_mistakes(store, gathered, images),
+        classes=classes,
+    )

@@ -1,0 +1,101 @@
+"""What "auto" means: network, recipe, device and image size, each by a rule that is written down.
+
+- device: the CPU for images up to 16 px, where a GPU gains nothing; otherwise a GPU if there is one.
+- image size: left alone where all images are square, of one size, and up to 64 px (128 on a GPU); otherwise 32 (64).
+- model: small_cnn on a CPU and for images up to 16 px; otherwise resnet18.
+- recipe: tiny on a CPU and for images up to 16 px; otherwise modern.
+- n: 100 labels of digits; all labels of any other data.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+from gence.data import DataError, known_sources
+from gence.data.archives import open_container
+from gence.data.decode import FORMATS
+from gence.data.layout import find_splits
+from gence.data.sources import container_paths
+
+AUTO = "auto"
+TINY_SIDE = 16
+_SAMPLED = 200
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The largest side of images that are left as they are, and the side others are brought to."""
+
+    kept: int
+    resized: int
+
+
+_SIZES = {"cpu": Sizes(64, 32), "gpu": Sizes(128, 64)}
+
+
+def choose_device(device: str, side: int | None = None) -> str:
+    """Return "cpu" or a CUDA device; `side` is the images' size where it is known."""
+    if device != AUTO:
+        return device
+    import torch
+
+    return "cuda" if torch.cuda.is_available() and (side is None or side > TINY_SIDE) else "cpu"
+
+
+def choose_image_size(data: str, device: str) -> int | None:
+    """Return the size to bring images to, or None where they can stay as they are.
+
+    Of a folder or archive up to 200 images are looked at: photographs are never decoded in full size by the hundred.
+    """
+    known = {info.name for info in known_sources()}
+    if data in known or data.startswith("hf:"):
+        return None
+    sizes = _SIZES["cpu" if device == "cpu" else "gpu"]
+    seen = _sampled_sizes(data)
+    if len(seen) == 1:
+        width, height = next(iter(seen))
+        if width == height <= sizes.kept:
+            return None
+    return sizes.resized
+
+
+def choose_model(model: str, side: int, device: str) -> str:
+    """Return the name of a network.
+
+    >>> choose_model("auto", 32, "cuda"), choose_model("auto", 8, "cuda"), choose_model("mlp", 8, "cpu")
+    ('resnet18', 'small_cnn', 'mlp')
+    """
+    if model != AUTO:
+        return model
+    return "small_cnn" if device == "cpu" or side <= TINY_SIDE else "resnet18"
+
+
+def choose_recipe(recipe: str, side: int, device: str) -> str:
+    """Return the name of a recipe.
+
+    >>> choose_recipe("auto", 32, "cuda"), choose_recipe("auto", 32, "cpu")
+    ('modern', 'tiny')
+    """
+    if recipe != AUTO:
+        return recipe
+    return "tiny" if device == "cpu" or side <= TINY_SIDE else "modern"
+
+
+def _sampled_sizes(data: str) -> set[tuple[int, int]]:
+    from PIL import Image
+
+    found: set[tuple[int, int]] = set()
+    for path in container_paths(Path(data), None).values():
+        with open_container(path) as container:
+            names = [name for layout in find_splits(container).values() for name in layout.files]
+            for name in names[:: -(-len(names) // _SAMPLED) or 1]:
+                try:
+                    with Image.open(io.BytesIO(container.read(name)), formats=FORMATS) as image:
+                        found.add(image.size)
+                except DataError:
+                    raise
+                except Exception as error:
+                    raise DataError(f"{container.where(name)} is not a readable image: {error}") from error
+    return found

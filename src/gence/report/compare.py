@@ -1,0 +1,325 @@
+"""Does GenCE help on these data? Plan the runs, make them, and say what came out."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gence.data import load, load_images
+from gence.experiment.engines import create_engine
+from gence.experiment.fields import SpecError, check_choice
+from gence.experiment.grid import check_losses
+from gence.experiment.problem import subset_index
+from gence.experiment.recipe import Recipe, named_recipe
+from gence.experiment.run import RunReport, run_grid
+from gence.experiment.spec import LossSpec, RunSpec, Subset
+from gence.experiment.store import Store
+from gence.experiment.tune import TuneSettings, tune, tuned_grid
+from gence.report.build import Report, build_report, write_report
+from gence.report.choices import AUTO, choose_device, choose_image_size, choose_model, choose_recipe
+from gence.report.concerns import data_concerns
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Console
+
+PAPER_LOSSES = ("gence", "ce", "generalized_ce", "focal", "mae", "brier")
+DEFAULT_LOSSES = (*PAPER_LOSSES, "gence(anchor=0.1)")
+DEFAULT_N = {"digits": 100}
+LOGS = ("tensorboard",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparePlan:
+    """What is to be run.
+
+    Attributes:
+        base: the run all others are made from; its loss and seed are replaced.
+        losses: the losses.
+        seeds: the seeds.
+        device: "cpu", "cuda" or "cuda:1".
+        concerns: what is worrying about the data, with remedies.
+        classes: names of the classes.
+    """
+
+    base: RunSpec
+    losses: tuple[LossSpec, ...]
+    seeds: tuple[int, ...]
+    device: str
+    concerns: tuple[str, ...]
+    classes: tuple[str, ...]
+
+    def specs(self) -> list[RunSpec]:
+        """Return the runs, seed by seed, so that an interrupted comparison has whole seeds."""
+        return [self.base.replace(loss=loss, seed=seed) for seed in self.seeds for loss in self.losses]
+
+    def summary(self) -> str:
+        """Return what will be run, in a sentence."""
+        base, subset = self.base, self.base.subset
+        labels = "all labels" if subset.n is None else f"{subset.n} labels"
+        size = f" at {base.image_size} px" if base.image_size else ""
+        return (
+            f"{base.data}, {labels}, {len(self.classes)} classes{size}: {len(self.losses)} losses x {len(self.seeds)} "
+            f"seeds, {base.model}, {base.recipe.epochs} epochs, batch {base.recipe.batch_size}, on {self.device}"
+        )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CompareResult:
+    """What a comparison found; a notebook shows it with table and figures.
+
+    Attributes:
+        report: all that the page shows, or None where no run was finished.
+        page: the page's path, or None likewise.
+        runs: what was done and what is left.
+        seconds: for the whole of it, report included.
+    """
+
+    report: Report | None
+    page: Path | None
+    runs: RunReport
+    seconds: float
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """One row a run: spec, versions, metrics."""
+        import pandas as pd
+
+        return pd.DataFrame() if self.report is None else self.report.frame
+
+    @property
+    def complete(self) -> bool:
+        """Whether every run has a record."""
+        return self.runs.complete
+
+    def __repr__(self) -> str:
+        if self.report is None:
+            return f"CompareResult({self.runs.summary()})"
+        return f"CompareResult({self.report.chapters[0].verdict.headline} page={self.page})"
+
+    def _repr_html_(self) -> str:
+        from gence.report.notebook import fragment
+
+        return "<p>No run was finished.</p>" if self.report is None else fragment(self.report)
+
+
+def plan_comparison(
+    data: str = "digits",
+    *,
+    n: int | str | None = AUTO,
+    losses: Sequence[str] = DEFAULT_LOSSES,
+    seeds: int | Sequence[int] = 5,
+    model: str = AUTO,
+    ood: Sequence[str] = (),
+    recipe: str | Recipe = AUTO,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    image_size: int | None = None,
+    device: str = AUTO,
+    cache_dir: Path | None = None,
+) -> ComparePlan:
+    """Choose what was left to "auto", read the data once, and check everything before anything is trained.
+
+    See `compare` for the arguments.
+    """
+    numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+    if not numbers:
+        raise SpecError(f"seeds is {seeds!r}; expected at least one seed")
+    asked = tuple(dict.fromkeys(LossSpec.from_value(loss) for loss in losses))
+    if not asked:
+        raise SpecError("losses is empty; expected at least one, such as gence,ce")
+    if image_size is None:
+        image_size = choose_image_size(data, choose_device(device))
+    splits = load(data, image_size=image_size, cache_dir=cache_dir, progress=True)
+    _, side, _ = splits.train.image_shape
+    device = choose_device(device, side)
+    for source in ood:
+        load_images(source, "test", image_size=side, cache_dir=cache_dir, progress=True)
+    chosen = recipe if isinstance(recipe, Recipe) else named_recipe(choose_recipe(recipe, side, device))
+    if epochs is not None:
+        # Warm-up keeps its share: five epochs of warm-up in a run of five would be all of it.
+        chosen = chosen.replace(epochs=epochs, warmup_epochs=chosen.warmup_epochs * min(epochs / chosen.epochs, 1))
+    if batch_size is not None:
+        chosen = chosen.replace(batch_size=batch_size)
+    base = RunSpec(
+        data=data,
+        subset=Subset(n=_labels(n, data)),
+        model=choose_model(model, side, device),
+        loss=asked[0],
+        recipe=chosen,
+        seed=numbers[0],
+        ood=tuple(ood),
+        image_size=image_size,
+    )
+    check_losses(base.replace(loss=loss) for loss in asked if "tune" not in loss.params.values())
+    train = splits.train
+    counts = train.labels[subset_index(base, train.labels, train.num_classes)].bincount(minlength=train.num_classes)
+    concerns = data_concerns(
+        counts.tolist(), train.classes, batch_size=chosen.batch_size, losses=[loss.name for loss in asked]
+    )
+    return ComparePlan(
+        base=base, losses=asked, seeds=numbers, device=device, concerns=tuple(concerns), classes=train.classes
+    )
+
+
+def compare(
+    data: str = "digits",
+    *,
+    n: int | str | None = AUTO,
+    losses: Sequence[str] = DEFAULT_LOSSES,
+    seeds: int | Sequence[int] = 5,
+    model: str = AUTO,
+    ood: Sequence[str] = (),
+    recipe: str | Recipe = AUTO,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    image_size: int | None = None,
+    tune_trials: int = 0,
+    out: str | os.PathLike[str] = "gence-report",
+    store: str | os.PathLike[str] | None = None,
+    device: str = AUTO,
+    time_limit: float | None = None,
+    log: str | None = None,
+    workers: int = 1,
+    files: bool = True,
+    console: Console | None = None,
+    cache_dir: Path | None = None,
+) -> CompareResult:
+    """Compare losses on a data set over seeds, and write a report.
+
+    Runs that the store has are not done again: after an interruption the same call goes on where it stopped. What
+    "auto" means is said in `gence.report.choices`.
+
+    Args:
+        data: a name, a folder or an archive; see `gence.data.load`.
+        n: labels to train on, balanced over the classes; None for all; "auto" is 100 for digits and all otherwise.
+        losses: names, with parameters where needed: "gence(anchor=0.1)".
+        seeds: how many, or which.
+        model: a name of `gence.models`, or "auto".
+        ood: data sets or folders of images from elsewhere.
+        recipe: a recipe or its name, or "auto".
+        epochs: in place of the recipe's.
+        batch_size: in place of the recipe's.
+        image_size: pixels to bring images to; by default they stay as they are, if they can.
+        tune_trials: first tune every loss with this many trials, on a held-out part of the training labels.
+        out: folder of the report.
+        store: folder of the records; by default "store" inside `out`.
+        device: "auto", "cpu", "cuda" or "cuda:1".
+        time_limit: seconds after which nothing is trained; the report then shows what there is.
+        log: "tensorboard" to write curves to the folder "tensorboard" inside `out` while training.
+        workers: processes on a CPU; with more than one, a script needs `if __name__ == "__main__":`.
+        files: also write every figure and table as a file.
+        console: where to draw the table of progress; None is standard error.
+        cache_dir: where data sets are cached.
+
+    Raises:
+        ValueError: an argument that makes no sense, or data that cannot be read; the message says what to do.
+    """
+    started = time.monotonic()
+    console = console or _stderr()
+    if log is not None:
+        check_choice("log", log, LOGS)
+    plan = plan_comparison(
+        data, n=n, losses=losses, seeds=seeds, model=model, ood=ood, recipe=recipe, epochs=epochs,
+        batch_size=batch_size, image_size=image_size, device=device, cache_dir=cache_dir,
+    )  # fmt: skip
+    console.print(plan.summary(), highlight=False, markup=False)
+    for concern in plan.concerns:
+        console.print(f"Warning: {concern}", style="yellow", highlight=False, markup=False)
+    records = Store(Path(out) / "store" if store is None else store)
+    options = _run_options(plan, workers, log, Path(out), cache_dir)
+    specs, stopped = _tuned(plan, records, tune_trials, time_limit, options, console)
+    left = None if time_limit is None else time_limit - (time.monotonic() - started)
+    if stopped or (left is not None and left <= 0):
+        runs = RunReport(left=tuple(specs), stopped=stopped or "time limit")
+    else:
+        runs = _run(specs, records, left, options, console)
+    done = [spec.key for spec in specs if records.has(spec.key)]
+    if not done:
+        return CompareResult(report=None, page=None, runs=runs, seconds=time.monotonic() - started)
+    report = build_report(records, keys=done, concerns=plan.concerns, cache_dir=cache_dir)
+    page = write_report(report, out, files=files)
+    return CompareResult(report=report, page=page, runs=runs, seconds=time.monotonic() - started)
+
+
+def _labels(n: int | str | None, data: str) -> int | None:
+    if n == AUTO:
+        return DEFAULT_N.get(data)
+    if n is None or (isinstance(n, int) and n > 0):
+        return n
+    raise SpecError(f'n is {n!r}; expected a number of labels, None for all, or "auto"')
+
+
+def _run_options(plan: ComparePlan, workers: int, log: str | None, out: Path, cache_dir: Path | None) -> dict[str, Any]:
+    if workers < 1:
+        raise SpecError(f"workers is {workers}; expected at least 1")
+    several = plan.device == "cpu" and workers > 1
+    options: dict[str, Any] = {
+        "engine": create_engine("gpus", workers=workers) if several else "local",
+        "device": plan.device,
+        "cache_dir": cache_dir,
+    }
+    if log == "tensorboard":
+        from gence.report.tensorboard import LoggedTrainer
+
+        options["trainer"] = LoggedTrainer(out / "tensorboard")
+    return options
+
+
+def _tuned(
+    plan: ComparePlan, store: Store, trials: int, time_limit: float | None, options: dict[str, Any], console: Console
+) -> tuple[list[RunSpec], str | None]:
+    """Return the final runs, tuned first if asked for, and why tuning ended early, if it did."""
+    if trials < 0:
+        raise SpecError(f"tune_trials is {trials}; expected 0 (no tuning) or a number of trials")
+    if trials == 0:
+        return plan.specs(), None
+    # Seeds that the final runs do not use: what was tuned on a seed may not be judged on it.
+    settings = TuneSettings(trials=trials, seeds=(1 + max(1000, *plan.seeds),))
+    console.print(f"Tuning {len(plan.losses)} losses with {trials} trials each", highlight=False)
+    with _threads_alone(options):
+        found = tune(plan.base, plan.losses, store, settings=settings, time_limit=time_limit, **options)
+    return tuned_grid(found, plan.seeds), None if found.complete else (found.stopped or "failed trials")
+
+
+def _run(
+    specs: list[RunSpec], store: Store, time_limit: float | None, options: dict[str, Any], console: Console
+) -> RunReport:
+    from rich.console import Console
+    from rich.live import Live
+
+    from gence.report.live import LiveTable
+
+    table = LiveTable(store, specs)
+    # The grid's own progress bar goes nowhere: two live displays cannot share a terminal.
+    nowhere = Console(file=io.StringIO())
+    with _threads_alone(options), Live(get_renderable=table.render, console=console, refresh_per_second=2):
+        report = run_grid(specs, store, time_limit=time_limit, console=nowhere, retry_failed=True, **options)
+        table.finish()
+    return report
+
+
+@contextlib.contextmanager
+def _threads_alone(options: dict[str, Any]) -> Iterator[None]:
+    """Give each worker process one thread: they share the cores, and one thread makes results independent of them."""
+    name = "OMP_NUM_THREADS"
+    if options["engine"] == "local" or name in os.environ:
+        yield
+        return
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[name]
+
+
+def _stderr() -> Console:
+    from rich.console import Console
+
+    return Console(stderr=True)

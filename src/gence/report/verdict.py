@@ -1,0 +1,238 @@
+"""Who wins, by how much, and whether that can be told from chance: in words a reader needs no statistics for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gence.metrics import PairedDifference, Summary, holm, paired_difference, seeds_needed, smallest_p, summarize
+from gence.report.aggregate import by_seed, losses_in
+from gence.report.names import loss_title
+from gence.report.quantities import MAIN, Quantity
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ALPHA = 0.05
+"""Family-wise level: of the losses compared with the reference on one metric."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One loss against the reference on one metric, seed by seed.
+
+    Attributes:
+        loss: the loss.
+        difference: loss - reference over the seeds both have, in the metric's own unit; None without a pair.
+        t_p: paired t-test, corrected by Holm over the losses; NaN where there is none (fewer than 2 pairs).
+        wilcoxon_p: signed-rank test, corrected likewise.
+        outcome: "better", "worse", "no difference seen", or "cannot be judged" (fewer than 2 pairs).
+    """
+
+    loss: str
+    difference: PairedDifference | None
+    t_p: float
+    wilcoxon_p: float
+    outcome: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricVerdict:
+    """What one metric says.
+
+    Attributes:
+        quantity: the metric.
+        reference: the loss the others are compared with.
+        summaries: mean and spread of each loss that has numbers.
+        best: the loss with the best mean, or None where no loss has a number.
+        comparisons: each other loss against the reference.
+    """
+
+    quantity: Quantity
+    reference: str
+    summaries: dict[str, Summary]
+    best: str | None
+    comparisons: dict[str, Comparison]
+
+    def sentence(self) -> str:
+        """Return who has the best mean and what that is worth, in a sentence or two."""
+        q = self.quantity
+        if self.best is None:
+            return f"{q.title}: no run has a number."
+        summary = self.summaries[self.best]
+        spread = f" ± {q.text(summary.std)}" if summary.n > 1 else ""
+        start = f"{q.title}: {loss_title(self.best)} has the best mean, {q.text(summary.mean)}{_sign(q)}{spread}"
+        if self.best == self.reference:
+            rivals = [c for c in self.comparisons.values() if c.outcome == "no difference seen"]
+            tail = f"; {len(rivals)} of {len(self.comparisons)} other losses cannot be told apart from it" * bool(
+                rivals
+            )
+            return f"{start} (n = {summary.n}){tail}."
+        found = self.comparisons[self.best]
+        return f"{start} (n = {summary.n}). Against {loss_title(self.reference)}: {describe(found, q)}."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """All metrics, and the notes a reader needs beside them."""
+
+    reference: str
+    metrics: tuple[MetricVerdict, ...]
+    headline: str
+    notes: tuple[str, ...]
+
+    def of(self, metric: str) -> MetricVerdict:
+        """Return the verdict on one metric."""
+        return next(found for found in self.metrics if found.quantity.metric == metric)
+
+
+def judge(frame: pd.DataFrame, *, quantities: Sequence[Quantity] = MAIN, reference: str | None = None) -> Verdict:
+    """Compare the losses of one setting.
+
+    Args:
+        frame: rows of one setting.
+        quantities: the metrics.
+        reference: the loss to compare with; by default "ce", or the first loss where it is absent.
+    """
+    losses = losses_in(frame)
+    if reference is None:
+        reference = "ce" if "ce" in losses else losses[0]
+    elif reference not in losses:
+        raise ValueError(f"reference is {reference!r}; the losses are {', '.join(losses)}")
+    metrics = tuple(_judge_metric(frame, losses, reference, quantity) for quantity in quantities)
+    return Verdict(
+        reference=reference, metrics=metrics, headline=_headline(metrics, losses, reference), notes=_notes(metrics)
+    )
+
+
+def describe(found: Comparison, quantity: Quantity) -> str:
+    """Return a comparison in words: the difference, its interval, the corrected p-value and the outcome."""
+    d = found.difference
+    if d is None:
+        return "no seed in common, cannot be judged"
+    size = f"{quantity.text(d.mean, sign=True)}{' ' + quantity.unit if quantity.unit else ''}"
+    if d.n < 2:
+        return f"{size} (one seed: cannot be judged)"
+    interval = f"95 % t interval {quantity.text(d.t_low, sign=True)} to {quantity.text(d.t_high, sign=True)}"
+    return f"{size} ({interval}, {d.n} seeds, corrected p = {found.t_p:.2g}): {found.outcome}"
+
+
+def _judge_metric(frame: pd.DataFrame, losses: Sequence[str], reference: str, quantity: Quantity) -> MetricVerdict:
+    values = {loss: by_seed(frame, loss, quantity.metric) for loss in losses}
+    summaries = {loss: summarize(list(v.values())) for loss, v in values.items() if v}
+    sign = -1 if quantity.higher_is_better else 1
+    best = min(summaries, key=lambda loss: sign * summaries[loss].mean) if summaries else None
+    differences: dict[str, PairedDifference | None] = {}
+    for loss in losses:
+        if loss != reference:
+            shared = sorted(values[loss].keys() & values[reference].keys())
+            differences[loss] = (
+                paired_difference({s: values[loss][s] for s in shared}, {s: values[reference][s] for s in shared})
+                if shared
+                else None
+            )
+    return MetricVerdict(
+        quantity=quantity,
+        reference=reference,
+        summaries=summaries,
+        best=best,
+        comparisons=_corrected(differences, quantity),
+    )
+
+
+def _corrected(differences: dict[str, PairedDifference | None], quantity: Quantity) -> dict[str, Comparison]:
+    judged = {loss: d for loss, d in differences.items() if d is not None and d.n >= 2}
+    # All differences 0: the t-test has no value, and there is nothing to see.
+    t_p = holm({loss: 1.0 if math.isnan(d.t_p) else d.t_p for loss, d in judged.items()})
+    wilcoxon_p = holm({loss: d.wilcoxon_p for loss, d in judged.items()})
+    found = {}
+    for loss, difference in differences.items():
+        outcome = "cannot be judged"
+        if loss in judged:
+            better = (judged[loss].mean > 0) == quantity.higher_is_better
+            outcome = ("better" if better else "worse") if t_p[loss] < ALPHA else "no difference seen"
+        found[loss] = Comparison(
+            loss=loss,
+            difference=difference,
+            t_p=t_p.get(loss, math.nan),
+            wilcoxon_p=wilcoxon_p.get(loss, math.nan),
+            outcome=outcome,
+        )
+    return found
+
+
+def _headline(metrics: Sequence[MetricVerdict], losses: Sequence[str], reference: str) -> str:
+    """Return the answer to "does GenCE help here?", or to "does any loss?" where GenCE took no part."""
+    ours = [loss for loss in losses if loss.startswith("gence") and loss != reference]
+    subjects = ours or [loss for loss in losses if loss != reference]
+    if not subjects:
+        return f"{loss_title(reference)} alone was run: there is nothing to compare it with."
+    return " ".join(_answer(metrics, loss, reference) for loss in subjects)
+
+
+def _answer(metrics: Sequence[MetricVerdict], loss: str, reference: str) -> str:
+    outcomes: dict[str, list[str]] = {}
+    for found in metrics:
+        outcomes.setdefault(found.comparisons[loss].outcome, []).append(found.quantity.title)
+    ours, theirs = loss_title(loss), loss_title(reference)
+    if set(outcomes) == {"no difference seen"}:
+        return f"{ours} against {theirs}: no difference seen in {_listed(outcomes['no difference seen'])}."
+    parts = [
+        f"{outcome} in {_listed(outcomes[outcome])}"
+        for outcome in ("better", "worse", "no difference seen", "cannot be judged")
+        if outcome in outcomes
+    ]
+    return f"{ours} against {theirs}: {'; '.join(parts)}."
+
+
+def _notes(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:
+    pairs = [c for found in metrics for c in found.comparisons.values() if c.difference is not None]
+    if not pairs:
+        return ()
+    n = min(c.difference.n for c in pairs if c.difference is not None)
+    losses = max(len(found.comparisons) for found in metrics)
+    notes = [
+        f"“Better” and “worse” mean a paired t-test over seeds with p < {ALPHA} after Holm's correction for "
+        f"{losses} {'loss' if losses == 1 else 'losses'} compared; the t-test supposes roughly normal differences. "
+        "“No difference seen” is not proof of equality."
+    ]
+    if n < 2:
+        notes.append("One seed says nothing about chance: run at least 5 seeds.")
+    elif losses * smallest_p(n) >= ALPHA:
+        notes.append(
+            f"With {n} seeds the signed-rank test (which supposes less) cannot go below p = {smallest_p(n):.2g} for one "
+            f"loss, or {min(1.0, losses * smallest_p(n)):.2g} after correction, so it can never reach {ALPHA}: "
+            "that is why the t interval is shown. More seeds would let it speak."
+        )
+    return tuple([*notes, *_more_seeds(metrics)])
+
+
+def _more_seeds(metrics: Sequence[MetricVerdict]) -> list[str]:
+    """Say how many seeds would be needed for what GenCE seems to do to accuracy, if that is less than a thousand."""
+    found = metrics[0]
+    notes = []
+    for loss, c in found.comparisons.items():
+        if not loss.startswith("gence") or c.difference is None or c.outcome != "no difference seen":
+            continue
+        d = c.difference
+        # Two values with this mean and spread stand for the sample: only its mean and std matter.
+        half = d.std / math.sqrt(2)
+        needed = seeds_needed([d.mean - half, d.mean + half], alpha=ALPHA / len(found.comparisons))
+        if needed is not None and d.n < needed < 1000:
+            notes.append(
+                f"If the true {found.quantity.title.lower()} difference of {loss_title(loss)} were the one measured, "
+                f"about {needed} seeds would show it."
+            )
+    return notes
+
+
+def _sign(quantity: Quantity) -> str:
+    return " %" if quantity.percent else ""
+
+
+def _listed(words: Sequence[str]) -> str:
+    """Return words as an enumeration; abbreviations keep their capitals."""
+    lowered = [word if word.isupper() else word[0].lower() + word[1:] for word in words]
+    return lowered[0] if len(lowered) == 1 else f"{', '.join(lowered[:-1])} and {lowered[-1]}"
