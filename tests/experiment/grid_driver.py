@@ -1,4 +1,4 @@
-"""`python grid_driver.py STORE ENGINE SEEDS`: a driver in a process of its own, to be killed.
+"""`python grid_driver.py STORE ENGINE SEEDS [TRAINER]`: a driver in a process of its own, to be killed.
 
 It puts an empty `gence` package in place of the real one, whose import would take longer than a life between two kills;
 that works only because the machinery of grids needs neither torch nor the losses.
@@ -16,13 +16,27 @@ if "gence" not in sys.modules:
 sys.path.insert(0, str(Path(__file__).parent))
 
 if __name__ == "__main__":
-    from tiny_trainer import make_specs, train
+    import json
+
+    import tiny_trainer
 
     from gence.experiment.engines import create_engine
     from gence.experiment.run import run_grid
+    from gence.experiment.store import StoreError
 
-    store, name, seeds = sys.argv[1:4]
+    store, name, seeds, trainer = [*sys.argv[1:], "train"][:4]
     engine = create_engine(name, workers=2 if name == "gpus" else None)
-    report = run_grid(make_specs(int(seeds)), store, engine=engine, device="cpu", cohort_size=2, trainer=train)
+    try:
+        report = run_grid(
+            tiny_trainer.make_specs(int(seeds)),
+            store,
+            engine=engine,
+            device="cpu",
+            cohort_size=2,
+            trainer=getattr(tiny_trainer, trainer),
+        )
+    except StoreError as error:
+        sys.exit(f"StoreError: {error}")
     assert "torch" not in sys.modules
+    print(json.dumps({"done": report.done, "failed": report.failed}))
     sys.exit(0 if report.complete else 3)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gence.experiment import fields, grid, recipe, spec
+from gence.experiment import fields, grid, loss_spec, recipe, spec
 from gence.experiment.fields import SpecError, as_plain
 from gence.experiment.recipe import RECIPES, Recipe
 from gence.experiment.spec import SCHEMA_VERSION, LossSpec, RunSpec, Subset, canonical_json
@@ -24,7 +24,7 @@ def make(**changes) -> RunSpec:
     return base.replace(**changes)
 
 
-@pytest.mark.parametrize("module", [fields, recipe, spec, grid])
+@pytest.mark.parametrize("module", [fields, recipe, spec, loss_spec, grid])
 def test_the_examples_in_the_docstrings_run(module):
     failed, tried = doctest.testmod(module)
     assert (failed, tried > 0) == (0, True)

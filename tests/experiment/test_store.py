@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -77,6 +78,17 @@ def test_a_record_is_never_overwritten(tmp_path):
     assert record_file(store).read_bytes() == before
     assert atomic.create(record_file(store), b"other") is False
     assert record_file(store).read_bytes() == before
+
+
+def test_without_hard_links_nothing_is_overwritten_either(tmp_path, monkeypatch):
+    def refuse(self, target):
+        raise OSError(errno.EOPNOTSUPP, "no hard links here")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    assert atomic.create(tmp_path / "a", b"first") is True
+    assert atomic.create(tmp_path / "a", b"second") is False
+    assert (tmp_path / "a").read_bytes() == b"first"
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
 def test_missing_is_by_key_once_and_in_order(tmp_path):
