@@ -45,7 +45,7 @@ def register(app: typer.Typer) -> None:
 
         gence bench train --models small_cnn --data digits --n 100 --sizes 1,2 --recipe tiny --device cpu
         """
-        from gence.experiment.bench_train import bench_train
+        from gence.experiment.bench_train import bench_train, write_record
         from gence.experiment.recipe import named_recipe
 
         record = bench_train(
@@ -62,7 +62,9 @@ def register(app: typer.Typer) -> None:
         columns = ("model", "way", "runs", "ms_per_step_and_run", "fastest", "slowest", "start_s", "memory_gib",
                    "runs_per_hour_ratio")  # fmt: skip
         _print(record, f"Training on {data}, n = {n}: milliseconds a step and run", columns)
-        _write(record, out)
+        if out is not None:
+            write_record(record, out)
+            typer.echo(f"the record is in {out}")
 
 
 def _whole_numbers(option: str, text: str) -> tuple[int, ...]:
@@ -89,12 +91,3 @@ def _cell(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def _write(record: dict[str, Any], out: Path | None) -> None:
-    import json
-
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        typer.echo(f"the record is in {out}")

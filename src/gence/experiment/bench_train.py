@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import json
+import os
 import platform
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,9 +17,10 @@ from torch import Tensor
 
 from gence.experiment.cohort import Cohort, CohortProgress
 from gence.experiment.device import resolve_device
-from gence.experiment.problem import ProblemLoader
+from gence.experiment.problem import Problem, ProblemLoader
 from gence.experiment.recipe import RECIPES, Recipe
 from gence.experiment.spec import LossSpec, RunSpec, Subset
+from gence.experiment.trainee import uses_bf16
 from gence.models import create_model
 
 LOSSES = ("gence", "ce", "generalized_ce", "focal", "mae", "brier", "gence(anchor=0.1)")
@@ -102,31 +106,27 @@ def _bench_usual(
     model_name: str, data: str, n: int, recipe: Recipe, device: torch.device, loader: ProblemLoader
 ) -> dict[str, Any]:
     """The usual way: a DataLoader with workers, per-image transforms, eager autocast, one run."""
-    from torchvision.transforms import v2
-
     spec = RunSpec(data=data, subset=Subset(n=n), model=model_name, loss=LossSpec(name="ce"), recipe=recipe, seed=0)
     problem = loader.load(spec)
     images, labels = problem.train.images.cpu(), problem.train.labels.cpu()
     K = len(problem.classes)
-    per_image = v2.Compose([
-        v2.ToPILImage(),
-        v2.RandomCrop(images.shape[-1], padding=recipe.crop_padding),
-        v2.RandomHorizontalFlip(),
-        v2.RandAugment(recipe.randaugment_ops, recipe.randaugment_magnitude),
-        v2.ToImage(),
-        v2.ToDtype(torch.float32, scale=True),
-        v2.Normalize(problem.mean.tolist(), problem.std.tolist()),
-    ])  # fmt: skip
-    mix = v2.RandomChoice([v2.MixUp(alpha=recipe.mixup_alpha or 0.2, num_classes=K),
-                           v2.CutMix(alpha=recipe.cutmix_alpha or 1.0, num_classes=K)])  # fmt: skip
-    dataset = _ImageDataset(images, labels, per_image)
-    workers = min(8, torch.get_num_threads())
+    on_gpu = device.type == "cuda"
+    workers = min(8, os.cpu_count() or 1)
     batches = torch.utils.data.DataLoader(
-        dataset, recipe.batch_size, shuffle=True, drop_last=True, num_workers=workers, pin_memory=True,
-        persistent_workers=workers > 0,
-    )  # fmt: skip
-    model = create_model(model_name, num_classes=K, image_size=images.shape[-1], seed=0).to(device)
-    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, weight_decay=5e-4)
+        _ImageDataset(images, labels, _per_image_transform(recipe, problem)),
+        min(recipe.batch_size, len(labels)),
+        shuffle=True,
+        drop_last=True,
+        num_workers=workers,
+        pin_memory=on_gpu,
+        persistent_workers=True,
+    )
+    mix = _batch_transform(recipe, K)
+    model = create_model(model_name, num_classes=K, in_channels=images.shape[1], image_size=images.shape[-1], seed=0)
+    model.to(device)
+    optimizer = torch.optim.SGD(
+        model.parameters(), 0.01, momentum=recipe.momentum, weight_decay=recipe.weight_decay, nesterov=recipe.nesterov
+    )
     criterion = torch.nn.CrossEntropyLoss()
     seconds = []
     for _ in range(4):
@@ -134,11 +134,11 @@ def _bench_usual(
         for batch in batches:
             x, y = (part.to(device, non_blocking=True) for part in mix(*batch))
             optimizer.zero_grad()
-            with torch.autocast(device.type, dtype=torch.bfloat16):
+            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=uses_bf16(spec, device)):
                 loss = criterion(model(x), y)
             loss.backward()
             optimizer.step()
-        if device.type == "cuda":
+        if on_gpu:
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - began)
     per_step = [s / len(batches) * 1e3 for s in seconds[1:]]
@@ -152,8 +152,43 @@ def _bench_usual(
     }
 
 
+def _per_image_transform(recipe: Recipe, problem: Problem) -> Callable[[Tensor], Tensor]:
+    from torchvision.transforms import v2
+
+    steps: list[Any] = [v2.ToPILImage()]
+    if recipe.crop_padding:
+        steps.append(v2.RandomCrop(problem.train.images.shape[-1], padding=recipe.crop_padding))
+    if recipe.flip:
+        steps.append(v2.RandomHorizontalFlip())
+    if recipe.randaugment_ops:
+        steps.append(v2.RandAugment(recipe.randaugment_ops, recipe.randaugment_magnitude))
+    steps += [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
+    steps.append(v2.Normalize(problem.mean.tolist(), problem.std.tolist()))
+    composed: Callable[[Tensor], Tensor] = v2.Compose(steps)
+    return composed
+
+
+def _batch_transform(recipe: Recipe, num_classes: int) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    from torchvision.transforms import v2
+
+    kinds: list[Any] = []
+    if recipe.mixup_alpha:
+        kinds.append(v2.MixUp(alpha=recipe.mixup_alpha, num_classes=num_classes))
+    if recipe.cutmix_alpha:
+        kinds.append(v2.CutMix(alpha=recipe.cutmix_alpha, num_classes=num_classes))
+    choose = v2.RandomChoice(kinds) if kinds else None
+
+    def transform(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        if choose is None or float(torch.rand(())) >= recipe.mix_probability:
+            return images, labels
+        mixed: tuple[Tensor, Tensor] = choose(images, labels)
+        return mixed
+
+    return transform
+
+
 class _ImageDataset(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
-    def __init__(self, images: Tensor, labels: Tensor, transform: Any) -> None:
+    def __init__(self, images: Tensor, labels: Tensor, transform: Callable[[Tensor], Tensor]) -> None:
         self.images, self.labels, self.transform = images, labels, transform
 
     def __len__(self) -> int:
@@ -166,3 +201,9 @@ class _ImageDataset(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
 def _environment(device: torch.device) -> dict[str, str]:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu"
     return {"device": name, "torch": torch.__version__, "python": platform.python_version()}
+
+
+def write_record(record: dict[str, Any], path: Path) -> None:
+    """Write a benchmark's record as JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

@@ -131,7 +131,9 @@ def evaluate_model(
         progress: a bar on stderr while images are decoded or downloaded.
     """
     channels, height, _ = model.image_shape
-    test = load(data, image_size=height, cache_dir=cache_dir, progress=progress).test.with_channels(channels)
+    # The data it was trained on is in the cache as it was read then.
+    size = model.spec.image_size if data == model.spec.data else height
+    test = load(data, image_size=size, cache_dir=cache_dir, progress=progress).test.with_channels(channels)
     if test.classes != model.classes:
         only = sorted(set(test.classes) ^ set(model.classes))
         raise ValueError(
