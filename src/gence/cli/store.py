@@ -1,9 +1,102 @@
-"""gence store: merge, check and export results."""
+"""gence store: merge, check, export and pack results."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
+
+_Folder = Annotated[Path, typer.Argument(help="Folder of records.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
+    group = typer.Typer(name="store", help="Merge, check, export and pack folders of records.", no_args_is_help=True)
+    app.add_typer(group)
+
+    @group.command()
+    def merge(
+        into: Annotated[Path, typer.Argument(help="The store that takes the records; made if it is not there.")],
+        others: Annotated[list[Path], typer.Argument(help="Stores whose records are taken over.")],
+    ) -> None:
+        """Take over the records of other stores; of two that differ the older is kept.
+
+        Example: gence store merge results/paper results/from-another-machine
+        """
+        from gence.experiment.store import Store
+
+        target = Store(into)
+        conflicts = 0
+        for path in others:
+            report = target.merge(Store(path, must_exist=True))
+            conflicts += len(report.conflicts)
+            typer.echo(
+                f"{path}: {len(report.added)} records added, {len(report.same)} were there, "
+                f"{len(report.conflicts)} differ from ours"
+            )
+            for key in report.conflicts:
+                typer.echo(f"  {key}: the older record was kept")
+        if conflicts:
+            raise typer.Exit(1)
+
+    @group.command()
+    def check(
+        store: _Folder,
+        remove_leftovers: Annotated[
+            bool, typer.Option("--remove-leftovers", help="Delete what killed processes left.")
+        ] = False,
+    ) -> None:
+        """Read every record and say which are not as they were written.
+
+        Example: gence store check results/paper
+        """
+        from gence.experiment.store import Store
+
+        report = Store(store, must_exist=True).check(remove_leftovers=remove_leftovers)
+        for problem in report.problems:
+            typer.echo(problem, err=True)
+        state = "removed" if remove_leftovers else "left by killed processes"
+        leftovers = f", {len(report.leftovers)} files {state}" if report.leftovers else ""
+        typer.echo(f"{report.sound} records are sound, {len(report.problems)} problems{leftovers}")
+        if not report.ok:
+            raise typer.Exit(1)
+
+    @group.command()
+    def export(
+        store: _Folder,
+        to: Annotated[Path, typer.Argument(help="A .csv or .parquet file.")],
+    ) -> None:
+        """Write one row a record, with every field and metric, to a CSV or Parquet file.
+
+        Example: gence store export results/paper runs.csv
+        """
+        from gence.experiment.store import Store
+
+        source = Store(store, must_exist=True)
+        writers = {".csv": source.export_csv, ".parquet": source.export_parquet}
+        if to.suffix not in writers:
+            raise ValueError(f"{to} ends in {to.suffix or 'nothing'!r}; expected a file that ends in .csv or .parquet")
+        typer.echo(f"wrote {writers[to.suffix](to)} rows to {to}")
+
+    @group.command()
+    def pack(
+        store: _Folder,
+        drop_predictions: Annotated[
+            bool, typer.Option("--drop-predictions", help="Delete predictions, as a repository leaves them out.")
+        ] = False,
+    ) -> None:
+        """Move all records into one file, as a repository keeps them.
+
+        Example: gence store pack results/paper --drop-predictions
+        """
+        import shutil
+
+        from gence.experiment.store import Store
+
+        source = Store(store, must_exist=True)
+        typer.echo(f"{source.pack_path} holds {source.pack()} records")
+        predictions = source.root / "predictions"
+        if drop_predictions and predictions.is_dir():
+            shutil.rmtree(predictions)
+            typer.echo("predictions are deleted")

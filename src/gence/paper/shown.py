@@ -53,7 +53,10 @@ def shown(
     else:
         exhibit = load_exhibit(name, under)
     sentences = agreement(exhibit, store, seeds=seeds)
-    return exhibit_table(exhibit, store, rows=rows, seeds=seeds), [*sentences, *exhibit.assumptions]
+    return exhibit_table(exhibit, store, rows=rows, seeds=seeds), [
+        *sentences,
+        *(f"Assumed: {one}" for one in exhibit.assumptions),
+    ]
 
 
 def _search_sentence(store: Store) -> str:

@@ -1,0 +1,88 @@
+"""Generated blocks of Markdown files: what stands between two marks comes from records and is never typed.
+
+<!-- generated: table1 -->
+... replaced ...
+<!-- end -->
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gence.experiment.store import Store
+from gence.paper.shown import SHOWN, shown
+
+_BLOCK = re.compile(r"(?P<head><!-- generated: (?P<name>\S+) -->\n)(?P<body>.*?)(?P<tail><!-- end -->)", re.DOTALL)
+NOTHING = "No records have been rendered into this file yet.\n"
+
+Renderer = Callable[[], str]
+
+
+def renderers(store: Store, bench: Path) -> dict[str, Renderer]:
+    """Return the functions that write each block, by name.
+
+    A name of `gence show` is its table with the sentences around it; `bench-NAME` is the table of the rows in
+    `NAME.json` of the folder of benchmarks.
+
+    Args:
+        store: where the records of the paper are.
+        bench: the folder of benchmark records.
+    """
+    found: dict[str, Renderer] = {name: functools.partial(_exhibit, name, store) for name in SHOWN}
+    for path in sorted(bench.glob("*.json")):
+        found[f"bench-{path.stem}"] = functools.partial(_bench, path)
+    return found
+
+
+def filled(text: str, known: Mapping[str, Renderer]) -> str:
+    """Return a file's text with every block written anew.
+
+    A `bench-` block whose benchmark has no record yet says so. Any other unknown name is an error.
+
+    >>> filled("<!-- generated: sum -->\\nold\\n<!-- end -->", {"sum": lambda: "1 + 1 = 2\\n"})
+    '<!-- generated: sum -->\\n1 + 1 = 2\\n<!-- end -->'
+    """
+
+    def write(block: re.Match[str]) -> str:
+        name = block["name"]
+        if name in known:
+            body = known[name]()
+        elif name.startswith("bench-"):
+            body = NOTHING
+        else:
+            raise ValueError(f"there is no generated block {name!r}; known are {', '.join(sorted(known))}")
+        return f"{block['head']}{body}{block['tail']}"
+
+    if text.count("<!-- generated: ") != len(_BLOCK.findall(text)):
+        raise ValueError("a generated block has no <!-- end --> after it")
+    return _BLOCK.sub(write, text)
+
+
+def _exhibit(name: str, store: Store) -> str:
+    table, notes = shown(name, store)
+    parts = [*notes, table.markdown().rstrip("\n") if table.rows else table.caption]
+    return "\n" + "\n\n".join(parts) + "\n\n"
+
+
+def _bench(path: Path) -> str:
+    record: dict[str, Any] = json.loads(path.read_text())
+    rows = record.get("rows")
+    if not isinstance(rows, list) or not rows:
+        return NOTHING
+    columns = list(
+        dict.fromkeys(name for row in rows for name, value in row.items() if not isinstance(value, list | dict))
+    )
+    lines = ["| " + " | ".join(name.replace("_", " ") for name in columns) + " |", "|" + " --- |" * len(columns)]
+    lines += ["| " + " | ".join(_short(row.get(name)) for name in columns) + " |" for row in rows]
+    return "\n" + "\n".join(lines) + f"\n\nOn {record.get('environment', {}).get('device', 'an unnamed device')}.\n\n"
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,102 @@
+"""The page of the paper: every exhibit beside its printed values, in one file that needs nothing else."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gence._version import __version__
+from gence.experiment.atomic import replace
+from gence.experiment.recipe import named_recipe
+from gence.experiment.store import Store
+from gence.paper import load_exhibit
+from gence.paper.figures import batch_size_figure, reliability_figure
+from gence.paper.shown import SHOWN, shown
+from gence.report.svg import as_svg, inlined
+from gence.report.tables import Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_HEADINGS = {"tuned_ece": "tuned: calibration", "open_choices": "the recipe's open choices", "costs": "what it cost"}
+
+
+@dataclass(frozen=True)
+class _Section:
+    """One exhibit on the page."""
+
+    name: str
+    heading: str
+    table: Table
+    notes: list[str]
+    figures: list[str]
+
+
+def render_page(store: Store, *, recipe: str | None = None) -> str:
+    """Return the page's HTML.
+
+    Args:
+        store: where the records are.
+        recipe: the name of another recipe than the paper's.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=PackageLoader("gence.paper"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    sections = []
+    for name in SHOWN:
+        table, notes = shown(name, store, recipe=recipe)
+        heading = _HEADINGS.get(name, name.replace("_", " "))
+        # Our own drawings, escaped where they were made: like the style sheet, not data.
+        drawn = [Markup(svg) for svg in _figures(name, store, recipe)]
+        sections.append(_Section(name, heading[0].upper() + heading[1:], table, notes, list(drawn)))
+    css = (files("gence.report") / "templates" / "report.css").read_text(encoding="utf-8")
+    return environment.get_template("paper.html").render(
+        sections=sections, version=__version__, css=Markup(css), recipe=recipe or "paper"
+    )
+
+
+def write_page(store: Store, out: str | os.PathLike[str], *, recipe: str | None = None) -> Path:
+    """Write the page to a file, or as paper.html into a folder; return where it is."""
+    path = Path(out)
+    if path.is_dir() or not path.suffix:
+        path = path / "paper.html"
+    replace(path, render_page(store, recipe=recipe).encode())
+    return path
+
+
+def _figures(name: str, store: Store, recipe: str | None) -> list[str]:
+    if name not in ("reliability", "batch_size"):
+        return []
+    exhibit = load_exhibit(name, named_recipe(recipe) if recipe else None)
+    drawn: list[tuple[str, Figure | None]]
+    if name == "reliability":
+        drawn = [
+            (f"Reliability, CIFAR-10, {', '.join(row.labels)}", reliability_figure(row, exhibit.columns, store))
+            for row in exhibit.rows
+        ]
+    else:
+        networks = dict.fromkeys(row.labels[0] for row in exhibit.rows)
+        drawn = [
+            (f"Accuracy against batch size, {network}", batch_size_figure(exhibit, network, store))
+            for network in networks
+        ]
+    losses = list(dict.fromkeys(str(column.loss) for column in exhibit.columns))
+    return [
+        inlined(
+            as_svg(figure, f"{name}-{i}"),
+            name=f"{name}-{i}",
+            title=title,
+            description="The numbers are in the table of this section.",
+            marks=[],  # printed colours stay: this page has no switches that would need them as variables
+            losses=range(len(losses)),
+        )
+        for i, (title, figure) in enumerate(drawn)
+        if figure is not None
+    ]
