@@ -10,7 +10,7 @@ import typer
 from gence.cli.settings import read_names, read_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
 _Out = Annotated[Path | None, typer.Option(help="Also write the record here (JSON).")]
 _Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
@@ -41,6 +41,8 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Time a training step per run, in cohorts of several sizes, data and augmentation included.
 
+        "times" is how many times as many runs an hour the fastest cohort does as the usual way.
+
         Examples: gence bench train --out benchmarks/train.json
 
         gence bench train --models small_cnn --data digits --n 100 --sizes 1,2 --recipe tiny --device cpu
@@ -59,9 +61,18 @@ def register(app: typer.Typer) -> None:
             device=device,
             usual=usual,
         )
-        columns = ("model", "way", "runs", "ms_per_step_and_run", "fastest", "slowest", "start_s", "memory_gib",
-                   "runs_per_hour_ratio")  # fmt: skip
-        _print(record, f"Training on {data}, n = {n}: milliseconds a step and run", columns)
+        columns = {
+            "model": "model",
+            "way": "way",
+            "runs": "runs",
+            "ms_per_step_and_run": "ms",
+            "fastest": "fastest",
+            "slowest": "slowest",
+            "start_s": "start, s",
+            "memory_gib": "GiB",
+            "runs_per_hour_ratio": "times",
+        }
+        _print(record, f"Milliseconds a step and run, {data}, n = {n}", columns)
         if out is not None:
             write_record(record, out)
             typer.echo(f"the record is in {out}")
@@ -74,16 +85,16 @@ def _whole_numbers(option: str, text: str) -> tuple[int, ...]:
     return tuple(int(name) for name in names)
 
 
-def _print(record: dict[str, Any], title: str, columns: Sequence[str]) -> None:
+def _print(record: dict[str, Any], title: str, columns: Mapping[str, str]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     environment = record["environment"]
-    table = Table(title=f"{title} ({environment['device']}, torch {environment['torch']})", title_justify="left")
-    for column in columns:
-        table.add_column(column.replace("_", " "), justify="left" if column in ("model", "way") else "right")
+    table = Table(title=f"{title}; {environment['device']}, torch {environment['torch']}", title_justify="left")
+    for name, heading in columns.items():
+        table.add_column(heading, justify="left" if name in ("model", "way") else "right")
     for row in record["rows"]:
-        table.add_row(*(_cell(row.get(column)) for column in columns))
+        table.add_row(*(_cell(row.get(name)) for name in columns))
     Console().print(table)
 
 

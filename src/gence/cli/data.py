@@ -29,28 +29,16 @@ def register(app: typer.Typer) -> None:
 
         Example: gence data list
         """
-        from rich.console import Console
-        from rich.table import Table
-
         from gence.data import known_sources
 
-        table = Table("name", "what it is", "classes", "pixels", "training", "test", "comes from", "terms")
         for info in known_sources():
             _, height, width = info.image_shape
-            table.add_row(
-                info.name,
-                info.summary,
-                str(info.num_classes),
-                f"{width} x {height}",
-                f"{info.train_images:,}",
-                f"{info.test_images:,}",
-                info.origin,
-                info.terms,
+            typer.echo(f"{info.name}: {info.summary}")
+            typer.echo(
+                f"    {info.num_classes} classes, {width} x {height} pixels, {info.train_images:,} training and "
+                f"{info.test_images:,} test images; {info.origin}; {info.terms}"
             )
-        Console().print(table)
-        typer.echo(
-            "Archives NAME-train.zip and NAME-test.zip in the folder $GENCE_DATA are used in place of a download."
-        )
+        typer.echo("NAME-train.zip and NAME-test.zip in the folder $GENCE_DATA are read in place of a download.")
 
     @group.command()
     def prepare(

@@ -44,6 +44,8 @@ def bench_train(
     ``usual`` also times the same recipe the usual way: per-image transforms in worker processes, eager autocast, one
     run, batch by batch.
     """
+    if epochs < 2:
+        raise ValueError(f"epochs is {epochs}; expected at least 2, because the first is not counted")
     place = resolve_device(device)
     loader = ProblemLoader(place)
     rows: list[dict[str, Any]] = []
@@ -92,7 +94,7 @@ def _bench_cohort(
     memory = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None
     return {
         "model": model,
-        "way": "cohort" + (" compiled" if compile else ""),
+        "way": "cohort, compiled" if compile and device.type == "cuda" else "cohort",
         "runs": size,
         "ms_per_step_and_run": statistics.median(per_step),
         "fastest": min(per_step),
