@@ -152,5 +152,5 @@ def test_wrong_factory_and_weights_are_named() -> None:
         fitted(network=lambda n_features, n_classes: n_features)
     with pytest.raises(ValueError, match="sample_weight: expected numbers >= 0"):
         GenCEClassifier().fit(X, y, sample_weight=-np.ones(len(y)))
-    with pytest.raises(ValueError, match="(?i)sample.weight"):  # scikit-learn's own words from 1.9 on
+    with pytest.raises(ValueError, match=r"(?i)sample.weight"):  # scikit-learn's own words from 1.9 on
         GenCEClassifier().fit(X, y, sample_weight=np.zeros(len(y)))

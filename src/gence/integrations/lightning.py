@@ -1,0 +1,143 @@
+"""Lightning with GenCE: exact gradient accumulation, with an ordinary ``LightningModule`` and automatic optimisation.
+
+A callback sees one micro-batch at a time, and GenCE compares the rows of all of them. So the loader looks ahead: it
+shows the micro-batches of a step before it hands out the first, and the callback runs the first pass over them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import islice
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from gence.integrations.first_pass import FirstPass
+from gence.losses import BatchMarginal, GenCELoss
+
+
+class LookAheadLoader(DataLoader):
+    """A ``DataLoader`` that fetches the batches of an accumulated step together.
+
+    Args:
+        *args, **kwargs: those of ``DataLoader``.
+        group_size: the trainer's ``accumulate_grad_batches``.
+    """
+
+    def __init__(self, *args: Any, group_size: int, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if group_size < 1:
+            raise ValueError(f"group_size: expected at least 1, got {group_size}")
+        self.group_size = group_size
+        self._groups: dict[int, list[Any]] = {}
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        batches = super().__iter__()
+        number = 0
+        while group := list(islice(batches, self.group_size)):
+            # The one before is kept: the trainer may fetch a batch ahead of the one it trains on.
+            self._groups = {number - 1: self._groups.get(number - 1, []), number: group}
+            yield from group
+            number += 1
+
+    def group(self, batch_idx: int) -> list[Any]:
+        """The batches of the step that batch number ``batch_idx`` of the epoch begins."""
+        return self._groups[batch_idx // self.group_size]
+
+
+def _inputs_and_target(module: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+    inputs, target = batch
+    return module(inputs), target
+
+
+class ExactAccumulation(Callback):
+    """Makes ``Trainer(accumulate_grad_batches=N)`` take the steps of one batch that holds all N micro-batches.
+
+    The module's ``training_step`` stays as it is. It calls a :class:`gence.GenCELoss` once, which this callback tells
+    of the other micro-batches. The loss it returns is N times the micro-batch's share of the whole batch's, because
+    Lightning divides by N: its mean over the micro-batches is the whole batch's loss. Each step costs one more forward
+    pass. With DDP give the loss ``process_group="world"``.
+
+    Args:
+        criterion: name of the module's loss.
+        forward: logits and target of the module and a batch, drawing random numbers as ``training_step`` does; for
+            batches ``(inputs, target)`` the default, ``(module(inputs), target)``, will do.
+    """
+
+    def __init__(
+        self,
+        criterion: str = "criterion",
+        *,
+        forward: Callable[[Any, Any], tuple[Tensor, Tensor]] = _inputs_and_target,
+    ) -> None:
+        self.criterion = criterion
+        self.forward = forward
+        self._first: FirstPass | None = None
+        self._marginal: BatchMarginal | None = None
+        self._scale = 1
+        self._hooks = ExitStack()
+        self._replay = ExitStack()
+
+    def on_fit_start(self, _trainer: Trainer, pl_module: LightningModule) -> None:
+        """Listen to the module's loss."""
+        if not pl_module.automatic_optimization:
+            raise ValueError("automatic_optimization: expected True. In a manual loop call gence.two_pass_backward.")
+        criterion = pl_module.get_submodule(self.criterion)
+        if not isinstance(criterion, GenCELoss) or criterion.reduction != "mean":
+            raise TypeError(f'criterion: expected {self.criterion!r} to be a GenCELoss with reduction "mean"')
+        self._hooks.callback(criterion.register_forward_pre_hook(self._tell, with_kwargs=True).remove)
+        self._hooks.callback(criterion.register_forward_hook(self._scaled).remove)
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, _batch: Any, batch_idx: int) -> None:
+        """The first pass, before the first micro-batch of a step; then this micro-batch's random numbers."""
+        place = batch_idx % trainer.accumulate_grad_batches
+        if place == 0:
+            self._first = self._first_pass(trainer, pl_module, batch_idx)
+        if self._first is not None:
+            self._marginal = self._replay.enter_context(self._first.replayed(place))
+            self._scale = trainer.accumulate_grad_batches
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        """The loss is by itself again, e.g. in validation."""
+        self._replay.close()
+        self._marginal = None
+
+    def on_fit_end(self, *_: Any) -> None:
+        """Leave the module's loss as it was."""
+        self._hooks.close()
+
+    def on_exception(self, *_: Any) -> None:
+        """The same where training breaks off."""
+        self.on_train_batch_end()
+        self._hooks.close()
+
+    def _first_pass(self, trainer: Trainer, pl_module: LightningModule, batch_idx: int) -> FirstPass | None:
+        size = trainer.accumulate_grad_batches
+        if size == 1:
+            return None  # nothing to be told of: the micro-batch is the batch
+        loader = trainer.train_dataloader
+        if not isinstance(loader, LookAheadLoader) or loader.group_size != size:
+            seen = f"group_size={loader.group_size}" if isinstance(loader, LookAheadLoader) else type(loader).__name__
+            raise TypeError(f"train_dataloader: expected a LookAheadLoader with group_size={size}, got {seen}")
+        group = loader.group(batch_idx)
+        if trainer.num_training_batches < batch_idx + len(group):  # limit_train_batches cuts the last group
+            group = group[: int(trainer.num_training_batches) - batch_idx]
+
+        def forward(network: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+            batch = trainer.strategy.batch_to_device(trainer.precision_plugin.convert_input(batch), dataloader_idx=0)
+            with trainer.precision_plugin.forward_context():
+                logits, target = self.forward(network, batch)
+            return logits, target
+
+        criterion = pl_module.get_submodule(self.criterion)
+        assert isinstance(criterion, GenCELoss)  # on_fit_start has seen to it
+        return FirstPass(criterion, pl_module, group, forward)
+
+    def _tell(self, _module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return args, kwargs if self._marginal is None else {**kwargs, "marginal": self._marginal}
+
+    def _scaled(self, _module: nn.Module, _args: Any, loss: Tensor) -> Tensor:
+        return loss if self._marginal is None else loss * self._scale
