@@ -1,6 +1,6 @@
 """The loss on a CPU without needless temporaries.
 
-Rows are taken in blocks that stay in the cache; what is kept for the backward pass is the softmax, as
+Rows are taken in blocks that stay in the last-level cache; what is kept for the backward pass is the softmax, as
 ``F.cross_entropy`` keeps its log-softmax. Column sums are linear, and taken again in log space if a class that counts
 sinks so low that they would underflow: on a CPU a look at the values costs nothing.
 """
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gence.losses.targets import Target, TwoHot, compute_dtype, loss_dtype
 
-BLOCK_BYTES = 256 * 1024  # of logits: a block and its softmax fit in a core's second-level cache
+BLOCK_BYTES = 2 << 20  # of logits: within a last-level cache, and large enough to drown the calls' own cost
 _FLOOR = 1e-30
 _LOW = -60.0  # a little above log(_FLOOR)
 
@@ -139,7 +139,8 @@ class _CPULoss(torch.autograd.Function):
                 cost = cost + problem.anchor * tau * divergence
         denominator = _denominator(problem, n)
         ctx.problem, ctx.denominator, ctx.anchored = problem, denominator, anchored
-        ctx.save_for_backward(logits, context, probs, context_probs, log_s, pi, tau)
+        ctx.probs, ctx.context_probs = probs, context_probs
+        ctx.save_for_backward(logits, context, log_s, pi, tau)
         if problem.reduction == "none":
             return torch.where(problem.valid, cost, 0.0).to(dtype) if problem.valid is not None else cost.to(dtype)
         if problem.valid is not None:
@@ -149,7 +150,7 @@ class _CPULoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-        logits, context, probs, context_probs, log_s, pi, tau = ctx.saved_tensors
+        logits, context, log_s, pi, tau = ctx.saved_tensors
         problem: _Labels = ctx.problem
         if torch.is_grad_enabled():
             return *_differentiable(problem, logits, context, upstream, ctx.needs_input_grad), None, None
@@ -168,13 +169,20 @@ class _CPULoss(torch.autograd.Function):
         c = torch.where((pull != 0) & (log_s >= _LOW), pull * torch.exp(-log_s), 0.0)
         grad = None
         if ctx.needs_input_grad[0]:
+            # The softmax becomes the gradient where it lies. A second backward pass computes it anew.
+            probs, ctx.probs = ctx.probs, None
+            if probs is None:
+                probs = _softmax_blocks(logits, problem, torch.zeros_like(log_s), True)[0]
             grad = _gradient_blocks(logits, probs, c, log_c, of_row * tau, problem.valid)
             _subtract_targets(grad, problem, of_row)
             grad = grad.to(logits.dtype)
         of_context = None
         if context is not None and ctx.needs_input_grad[1]:
             nothing = tau.new_zeros(context.shape[0])
-            of_context = _gradient_blocks(context, context_probs, c, log_c, nothing, None).to(context.dtype)
+            probs, ctx.context_probs = ctx.context_probs, None
+            if probs is None:
+                probs = _softmax_blocks(context.to(tau.dtype), None, torch.zeros_like(log_s), True)[0]
+            of_context = _gradient_blocks(context, probs, c, log_c, nothing, None).to(context.dtype)
         return grad, of_context, None, None
 
 
@@ -238,11 +246,11 @@ def _gradient_blocks(
     own: Tensor,
     valid: Tensor | None,
 ) -> Tensor:
-    """p_jk (own_j + c_k - r_j); classes whose sum has sunk are done in log space."""
+    """p_jk (own_j + c_k - r_j), written over p; classes whose sum has sunk are done in log space."""
     n, K = logits.shape
-    grad = torch.empty((n, K), dtype=probs.dtype)
     classes, pull, log_s = sunk
     rows = _rows_of_block(K, probs.element_size())
+    scratch = torch.empty((min(rows, n), K), dtype=probs.dtype)
     for start in range(0, n, rows):
         stop = min(start + rows, n)
         p = probs[start:stop]
@@ -256,12 +264,10 @@ def _gradient_blocks(
             if valid is not None:
                 q.mul_(valid[start:stop, None])
             r = r + q.sum(1)
-        out = grad[start:stop]
-        torch.add((own[start:stop] - r)[:, None], c, out=out)
-        out.mul_(p)
+        p.mul_(torch.add((own[start:stop] - r)[:, None], c, out=scratch[: stop - start]))
         if q is not None:
-            out[:, classes] += q
-    return grad
+            p[:, classes] += q
+    return probs
 
 
 def _subtract_targets(grad: Tensor, problem: _Labels, of_row: Tensor) -> None:
