@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from gence.experiment.evaluate import evaluate
 from gence.experiment.feed import EpochFeed
 from gence.experiment.lane import EagerLane, GraphLane, Lane
 from gence.experiment.problem import Problem, ProblemLoader
+from gence.experiment.recipe import FEED_FIELDS
 from gence.experiment.result import RunResult
 from gence.experiment.spec import RunSpec
 from gence.experiment.trainee import Trainee, uses_bf16
@@ -90,7 +92,7 @@ def train_cohort(
     if not specs:
         return []
     if len({spec.cohort_key for spec in specs}) > 1:
-        raise ValueError("specs: expected runs that differ in seed, loss and rate only (one cohort_key), got several")
+        raise ValueError("specs: expected runs whose steps have one shape (one cohort_key), got several")
     place = resolve_device(device)
     cohort = Cohort(specs, place, compile=compile, loader=loader or ProblemLoader(place, cache_dir, progress))
     checkpoint = CohortCheckpoint(workdir, specs) if workdir else None
@@ -118,7 +120,7 @@ class Cohort:
         self.started = time.perf_counter()
         dtype = torch.bfloat16 if uses_bf16(specs[0], device) else torch.float32
         problems: dict[int, Problem] = {}
-        feeds: dict[tuple[int, int], EpochFeed] = {}
+        feeds: dict[tuple[Any, ...], EpochFeed] = {}
         forward = compiled_backbone() if compile and device.type == "cuda" else run_backbone
         self.trainees: list[Trainee] = []
         for spec in specs:
@@ -126,10 +128,11 @@ class Cohort:
             if spec.seed not in problems:
                 problems[spec.seed] = loader.load(spec)
             problem = problems[spec.seed]
-            if (spec.seed, views) not in feeds:
-                feeds[spec.seed, views] = EpochFeed(problem, spec.recipe, spec.seed, dtype, views)
+            batches = (spec.seed, views, *(getattr(spec.recipe, name) for name in FEED_FIELDS))
+            if batches not in feeds:
+                feeds[batches] = EpochFeed(problem, spec.recipe, spec.seed, dtype, views)
             kind = ContrastiveTrainee if views == 2 else Trainee
-            self.trainees.append(kind(spec, problem, feeds[spec.seed, views], forward))
+            self.trainees.append(kind(spec, problem, feeds[batches], forward))
         self.feeds = list(feeds.values())
         self.epochs = specs[0].recipe.epochs
         self.sums: list[list[Tensor]] = [[] for _ in specs]  # per run and epoch, on the CPU

@@ -19,7 +19,14 @@ _PRECISIONS = ("auto", "bf16", "fp32")
 _STEMS = ("auto", "cifar", "imagenet")
 
 PER_RUN_FIELDS = frozenset({"lr", "weight_decay", "warmup_epochs", "anchor_warmup"})
-"""Scalars a trainer keeps per run, so runs that differ in them alone can train side by side."""
+"""Scalars a trainer keeps per run: what tuning changes."""
+
+FEED_FIELDS = ("crop_padding", "flip", "randaugment_ops", "randaugment_magnitude", "mixup_alpha", "cutmix_alpha",
+               "mix_probability")  # fmt: skip
+"""What a run's batches are made by, beyond data, seed and batch size."""
+
+SIDE_BY_SIDE_FIELDS = PER_RUN_FIELDS | {*FEED_FIELDS, "init", "head_bias"}
+"""Runs that differ in these alone have steps of one shape and can train side by side."""
 
 
 @dataclass(frozen=True, kw_only=True)

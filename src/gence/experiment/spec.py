@@ -27,7 +27,7 @@ from gence.experiment.fields import (
     normalise_fields,
 )
 from gence.experiment.loss_spec import LossSpec
-from gence.experiment.recipe import PER_RUN_FIELDS, Recipe, named_recipe
+from gence.experiment.recipe import SIDE_BY_SIDE_FIELDS, Recipe, named_recipe
 
 __all__ = ["SCHEMA_VERSION", "LossSpec", "RunSpec", "Subset", "canonical_json"]
 
@@ -132,10 +132,10 @@ class RunSpec:
 
     @cached_property
     def cohort_key(self) -> str:
-        """A key shared by runs that can train side by side: all but seed, loss and the per-run scalars is equal."""
+        """A key shared by runs that can train side by side: their steps have one shape."""
         shared = self.to_dict()
         del shared["seed"], shared["loss"]
-        for name in PER_RUN_FIELDS:
+        for name in SIDE_BY_SIDE_FIELDS:
             shared["recipe"].pop(name, None)
         return hashlib.sha256(canonical_json(shared).encode()).hexdigest()[:16]
 
