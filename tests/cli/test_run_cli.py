@@ -1,0 +1,127 @@
+"""gence run and gence tune on real, tiny runs: digits, a small network, a few epochs."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+from gence.cli.app import create_app
+from gence.experiment.grid import read_grid
+from gence.experiment.store import Store
+
+GRID = """
+[recipes.short]
+base = "tiny"
+epochs = {epochs}
+
+[base]
+data = "digits"
+model = "small_cnn"
+recipe = "short"
+subset = 100
+
+[product]
+loss = ["ce", "gence", "gence(anchor=0.1)"]
+seed = [0, 1]
+"""
+
+
+@pytest.fixture
+def grid(tmp_path):
+    path = tmp_path / "grid.toml"
+    path.write_text(GRID.format(epochs=3))
+    return path
+
+
+def invoke(*arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(create_app(), [str(argument) for argument in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def outcomes(store: Store) -> dict[str, tuple]:
+    return {record.key: (record.result.metrics, record.result.curves) for record in store.records()}
+
+
+def test_a_stopped_run_goes_on_to_the_same_store(tmp_path) -> None:
+    path = tmp_path / "grid.toml"
+    path.write_text(GRID.format(epochs=40))
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    invoke("run", path, "--store", whole, "--device", "cpu")
+    output = invoke("run", path, "--store", parts, "--device", "cpu", "--time-limit", "0.3")
+    assert "stopped by time limit" in output
+    assert 0 <= len(Store(parts).keys()) < 6
+    for _ in range(2):
+        output = invoke("run", path, "--store", parts, "--device", "cpu")
+    assert "6 were there, none left" in output
+    assert outcomes(Store(parts)) == outcomes(Store(whole))
+    merged = invoke("store", "merge", parts, whole)
+    assert "0 records added, 6 were there, 0 differ from ours" in merged
+
+
+def test_dry_run_lists_and_does_nothing(tmp_path, grid) -> None:
+    output = invoke("run", grid, "--store", tmp_path / "store", "--dry-run")
+    assert "digits-100-small_cnn" in output
+    assert "6 of 6 runs are missing" in output
+    assert not (tmp_path / "store").exists()
+    output = invoke("run", "table1", "smoothing", "--rows", "cifar100-2000-*", "--seeds", "2", "--store", tmp_path,
+                    "--dry-run")  # fmt: skip
+    assert "36 of 36 runs are missing" in output
+
+
+def test_runs_without_predictions_and_side_by_side(tmp_path, grid) -> None:
+    invoke("run", grid, "--store", tmp_path / "store", "--device", "cpu", "--no-predictions", "--cohort-size", "3")
+    store = Store(tmp_path / "store")
+    assert len(store.keys()) == 6
+    assert not (store.root / "predictions").exists()
+
+
+def test_failed_runs_end_with_an_error(tmp_path) -> None:
+    path = tmp_path / "grid.toml"
+    path.write_text(GRID.format(epochs=1).replace("subset = 100", "subset = 101").replace("[0, 1]", "[0]"))
+    output = invoke("run", path, "--store", tmp_path / "store", "--device", "cpu", code=1)
+    assert "n = 101 cannot be split evenly over 10 classes" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "tabel1", "--dry-run"], "did you mean 'table1'"),
+        (["run", "table1", "--rows", "mnist-*", "--dry-run"], "matches no row of table1"),
+        (["run", "table1", "--cohort-size", "many"], "expected auto or a whole number"),
+        (["run", "table1", "--engine", "slurm"], "engine is 'slurm'"),
+        (["run", "epoch_time", "table1"], "run it alone"),
+        (["run", "missing.toml"], "there is no grid file"),
+    ],
+)
+def test_wrong_input_says_what_to_do(arguments: list[str], message: str, tmp_path) -> None:
+    with pytest.raises(ValueError, match=message):
+        invoke(*arguments, "--store", tmp_path / "store")
+
+
+def test_losses_are_tuned_alike(tmp_path, grid) -> None:
+    store = tmp_path / "store"
+    arguments = [
+        "tune",
+        grid,
+        "--store",
+        store,
+        "--device",
+        "cpu",
+        "--trials",
+        "2",
+        "--losses",
+        "ce; gence(anchor=tune)",
+    ]
+    output = invoke(*arguments)
+    assert "digits-100-small_cnn-b50: complete" in output
+    assert output.count("after 2 of 2 trials") == 2
+    assert len(list((store / "tuned").glob("*.json"))) == 1
+    trained = len(Store(store).keys())
+    found = output[output.index("digits-100") :]
+    assert invoke(*arguments).endswith(found)  # nothing is left to do, and the answer is the same
+    assert len(Store(store).keys()) == trained
+    assert {spec.evaluate_on for spec in read_grid(grid)} == {"test"}
+    assert {record.spec.evaluate_on for record in Store(store).records()} == {"val"}

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+from gence.cli.app import create_app
+from gence.experiment.atomic import StoreError
+from gence.experiment.result import RunResult
+from gence.experiment.store import Store
+from gence.paper.results import checkout, default_results
+from gence.paper.table1 import table1
+
+ROW = "cifar100-2000-vgg19"
+
+
+def invoke(*arguments: object) -> str:
+    result = CliRunner().invoke(create_app(), [str(argument) for argument in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.fixture
+def store(tmp_path) -> Store:
+    """Two seeds of cross-entropy in one cell, without training."""
+    store = Store(tmp_path / "store")
+    row = table1().selected([ROW])[0]
+    for seed, accuracy in enumerate((0.15, 0.16)):
+        store.write(row.base.replace(loss="ce", seed=seed), RunResult(metrics={"accuracy": accuracy, "ece": 0.3}))
+    return store
+
+
+@pytest.mark.parametrize("form", ["text", "markdown", "latex", "csv"])
+def test_every_form_has_ours_the_paper_s_and_what_is_missing(store: Store, form: str) -> None:
+    output = invoke("show", "table1", "--store", store.root, "--rows", ROW, "--format", form)
+    plus_minus = r"$\pm$" if form == "latex" else "±"
+    assert f"15.50 {plus_minus} 0.71 (2 of 5)" in output
+    assert f"14.92 {plus_minus} 0.58" in output
+    assert "+0.58 (+1.0 SE)" in output
+    assert "missing (0 of 5)" in output
+
+
+def test_fewer_seeds_can_be_asked_for(store: Store) -> None:
+    output = invoke("show", "table1", "--store", store.root, "--rows", ROW, "--seeds", 2, "--format", "csv")
+    assert "15.50 ± 0.71," in output
+    assert "missing (0 of 2)" in output
+
+
+def test_shared_runs_show_in_every_exhibit(store: Store) -> None:
+    assert "30.00 ± 0.00 (2 of 5)" in invoke("show", "ece", "--store", store.root, "--rows", ROW, "--format", "csv")
+    assert "15.50 (n = 2)" in invoke("show", "open_choices", "--store", store.root)
+    assert "2 of 35" in invoke("show", "costs", "--store", store.root)
+
+
+def test_another_recipe_is_another_table(store: Store) -> None:
+    output = invoke("show", "table1", "--store", store.root, "--rows", ROW, "--recipe", "modern", "--format", "csv")
+    assert "15.50" not in output
+    assert "14.92 ± 0.58" in output
+
+
+def test_the_page_is_written(store: Store, tmp_path) -> None:
+    assert "wrote" in invoke("show", "paper", "--store", store.root, "--out", tmp_path / "page.html")
+    assert "15.50 ± 0.71 (2 of 5)" in (tmp_path / "page.html").read_text()
+
+
+def test_the_repository_s_own_records_are_the_default() -> None:
+    assert default_results() == checkout() / "results" / "paper"
+    assert "Data, N, Network" in invoke("show", "table1", "--format", "csv")
+
+
+def test_wrong_names_are_errors(store: Store, tmp_path) -> None:
+    with pytest.raises(ValueError, match="did you mean 'ece'"):
+        invoke("show", "ecee", "--store", store.root)
+    with pytest.raises(StoreError, match="there is no store at"):
+        invoke("show", "ece", "--store", tmp_path / "nothing")
+    with pytest.raises(ValueError, match="--format is 'html'"):
+        invoke("show", "ece", "--store", store.root, "--format", "html")
+
+
+def test_an_installation_without_the_records_says_so(monkeypatch) -> None:
+    monkeypatch.setattr("gence.paper.results.checkout", lambda: None)
+    with pytest.raises(FileNotFoundError, match="name a store with --store, or run from a checkout"):
+        default_results()

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from gence.cli.app import create_app
+from gence.experiment.result import RunResult
+from gence.experiment.store import Store
+from gence.paper.table1 import table1
+
+
+def invoke(*arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(create_app(), ["store", *map(str, arguments)])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def filled(path, seeds: range, accuracy: float = 0.5) -> Store:
+    store = Store(path)
+    predictions = {"predicted": np.zeros(3, dtype=np.uint16)}
+    for seed in seeds:
+        spec = table1().rows[0].base.replace(seed=seed)
+        store.write(spec, RunResult(metrics={"accuracy": accuracy}, predictions=predictions), {})
+    return store
+
+
+def test_merge_joins_stores(tmp_path) -> None:
+    one, two = filled(tmp_path / "one", range(3)), filled(tmp_path / "two", range(2, 5))
+    assert "2 records added, 1 were there, 0 differ" in invoke("merge", one.root, two.root)
+    assert len(one.keys()) == 5
+    other = filled(tmp_path / "other", range(1), accuracy=0.6)
+    assert "1 differ from ours" in invoke("merge", one.root, other.root, code=1)
+
+
+def test_check_finds_an_edited_record(tmp_path) -> None:
+    store = filled(tmp_path / "store", range(3))
+    assert "3 records are sound, 0 problems" in invoke("check", store.root)
+    _, path = next(iter(store.loose_files()))
+    path.write_text(path.read_text().replace('"accuracy":0.5', '"accuracy":0.9'))
+    output = invoke("check", store.root, code=1)
+    assert "2 records are sound, 1 problems" in output
+    assert "was changed after it was written" in output
+
+
+def test_pack_leaves_one_file_for_a_repository(tmp_path) -> None:
+    store = filled(tmp_path / "store", range(3))
+    assert "holds 3 records" in invoke("pack", store.root, "--drop-predictions")
+    assert not (store.root / "predictions").exists()
+    assert list(store.loose_files()) == []
+    assert "3 records are sound" in invoke("check", store.root)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_export_writes_a_row_a_record(tmp_path, ending: str) -> None:
+    store = filled(tmp_path / "store", range(3))
+    target = tmp_path / f"runs.{ending}"
+    assert "wrote 3 rows" in invoke("export", store.root, target)
+    frame = pd.read_csv(target) if ending == "csv" else pd.read_parquet(target)
+    assert frame["accuracy"].tolist() == [0.5] * 3
+    assert sorted(frame["seed"]) == [0, 1, 2]
+
+
+def test_a_wrong_ending_is_an_error(tmp_path) -> None:
+    with pytest.raises(ValueError, match=r"expected a file that ends in \.csv or \.parquet"):
+        invoke("export", filled(tmp_path / "store", range(1)).root, tmp_path / "runs.xlsx")

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from gence.experiment.store import Store
+from gence.paper import load_exhibit
+from gence.paper.agreement import agreement
+from gence.paper.measure import measure
+from gence.paper.reliability import reliability
+from gence.paper.table1 import table1
+from gence.paper.tables import cost_table, exhibit_table
+
+ROW = "cifar100-2000-vgg19"
+
+
+def cell(store: Store, column: str, row: str = ROW, exhibit: str = "table1"):
+    return measure(load_exhibit(exhibit), store, rows=[row])[0].cells[column]
+
+
+def test_the_difference_uses_both_standard_deviations(writer) -> None:
+    writer.cell(table1(), ROW, "ce", [15.0, 16.0, 17.0, 18.0, 19.0])
+    found = cell(writer.store, "ce")
+    assert found.complete
+    assert found.difference == pytest.approx(17 - 14.92)
+    # Ours: variance 2.5 over 5 seeds; the paper's: 0.58 over 5.
+    assert found.standard_errors == pytest.approx((17 - 14.92) / math.sqrt(2.5 / 5 + 0.58**2 / 5))
+
+
+def test_one_seed_has_no_standard_error(writer) -> None:
+    writer.cell(table1(), ROW, "ce", [15.0])
+    found = cell(writer.store, "ce")
+    assert (found.complete, found.recorded, found.standard_errors) == (False, 1, None)
+    assert found.difference == pytest.approx(0.08)
+
+
+def test_missing_and_diverged_cells_are_told_apart(writer) -> None:
+    writer.cell(table1(), ROW, "mae", [1.0, 1.0], metrics={"accuracy": 0.01}, status="diverged")
+    table = exhibit_table(load_exhibit("ece"), writer.store, rows=[ROW])
+    texts = [c.text for c in table.rows[0].cells]
+    assert texts[2 + 4] == "no number (2 of 5)"
+    assert texts[2] == "missing (0 of 5)"
+    accuracy = exhibit_table(table1(), writer.store, rows=[ROW])
+    assert accuracy.rows[0].cells[2 + 4].text == "1.00 ± 0.00 (2 of 5)"
+
+
+def test_the_table_has_ours_the_paper_s_and_the_difference(writer) -> None:
+    writer.printed(table1(), ROW, shift=2.0)
+    table = exhibit_table(table1(), writer.store, rows=[ROW])
+    assert [row.cells[1].text for row in table.rows] == ["ours", "paper", "difference"]
+    assert [row.cells[2].text for row in table.rows[:2]] == ["26.40 ± 1.00", "24.40 ± 1.12"]
+    errors = 2 / math.sqrt(1 / 5 + 1.12**2 / 5)
+    assert table.rows[2].cells[2].text == f"+2.00 ({errors:+.1f} SE)"
+    assert "6 of 8 cells are complete" in table.caption
+    # Ours is not marked: two of our own columns are missing, so the row is no contest yet.
+    assert not any(c.best for c in table.rows[0].cells)
+    assert [c.best for c in table.rows[1].cells].index(True) == 2
+
+
+def test_the_best_of_a_complete_row_is_marked(writer) -> None:
+    writer.printed(table1(), ROW)
+    offset = {"metrics": {"accuracy": 0.26, "offset/accuracy": 0.26}}
+    writer.cell(table1(), ROW, "anchored", [28.0] * 5)
+    store = Store(writer.store.root.parent / "other")
+    store.merge(writer.store)
+    assert not any(c.best for c in exhibit_table(table1(), store, rows=[ROW]).rows[0].cells)
+    fresh = type(writer)(Store(writer.store.root.parent / "fresh"))
+    fresh.cell(table1(), ROW, "gence", [26.0] * 5, **offset)
+    for column in ("ce", "generalized_ce", "focal", "mae", "brier"):
+        fresh.cell(table1(), ROW, column, [20.0] * 5)
+    fresh.cell(table1(), ROW, "anchored", [28.0] * 5)
+    best = [c.best for c in exhibit_table(table1(), fresh.store, rows=[ROW]).rows[0].cells]
+    assert best.index(True) == 2 + 6
+    assert sum(best) == 1
+
+
+def test_overconfidence_is_that_of_the_confident_bins(writer) -> None:
+    empty = {"count": [0] * 10, "confidence": [None] * 10, "accuracy": [None] * 10}
+    bins = {
+        "count": [*empty["count"], 0, 10, 0, 0, 30],
+        "confidence": [*empty["confidence"], None, 0.75, None, None, 0.95],
+        "accuracy": [*empty["accuracy"], None, 0.85, None, None, 0.75],
+    }
+    writer.cell(reliability(), "cifar10-2000-vgg19", "ce", [0.0, 0.0], tables={"reliability": bins})
+    found = cell(writer.store, "ce", "cifar10-2000-vgg19", "reliability")
+    assert found.summary.mean == pytest.approx(100 * (10 * -0.1 + 30 * 0.2) / 40)
+
+
+def test_agreement_by_rule(writer) -> None:
+    assert agreement(table1(), writer.store) == ["Nothing of this exhibit is measured yet."]
+    writer.printed(table1(), ROW)
+    (sentence,) = agreement(table1(), writer.store)
+    assert sentence == (
+        "6 of 6 measured cells lie within 2 standard errors of the printed value, and the printed best loss is the "
+        "best of the paper's losses here too in 1 of 1 rows."
+    )
+    writer.cell(table1(), "cifar10-2000-vgg19", "ce", [75.0, 75.1, 75.2, 75.3, 75.4])
+    writer.cell(table1(), "cifar10-2000-vgg19", "gence", [74.0, 74.1, 74.2, 74.3, 74.4])
+    agrees, differs = agreement(table1(), writer.store)
+    assert agrees.startswith("7 of 8 measured cells")
+    assert differs.startswith(
+        "Furthest from the print is CE at CIFAR-10, 2000, VGG-19: ours 75.20, the paper's 70.38 (+"
+    )
+    # Gaps: 9.48 and -1.00 here, 9.48 and 4.24 in print.
+    assert differs.endswith("GenCE less CE is +4.24 here and +6.86 in print, mean over 2 rows.")
+
+
+def test_agreement_of_the_figures(writer) -> None:
+    batch = load_exhibit("batch_size")
+    accuracies = {25: 60.0, 50: 66.0, 100: 65.0, 200: 61.0}
+    for size, accuracy in accuracies.items():
+        for column, more in (("gence", 2.0), ("ce", 0.0)):
+            writer.cell(batch, f"cifar10-2000-vgg19-b{size}", column, [accuracy + more, accuracy + more])
+    (sentence,) = agreement(batch, writer.store)
+    assert sentence.startswith("VGG-19: GenCE is best at B = 50 and 6.00 points worse at worst; CE is best at B = 50")
+
+
+def test_costs_count_every_run_once(writer) -> None:
+    writer.cell(table1(), ROW, "ce", [15.0] * 5)
+    table = cost_table([table1(), load_exhibit("ece")], writer.store)
+    assert table.caption.startswith("0 of 12 cells are complete; 0.5 device minutes in all.")
+    row = next(row for row in table.rows if row.cells[0].text == ROW)
+    assert [c.text for c in row.cells[1:]] == ["5 of 35", "0.5", "6.0", "test device"]

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import pytest
+
+from gence.experiment.result import RunResult
+from gence.experiment.spec import LossSpec
+from gence.experiment.store import StoreError
+from gence.experiment.study import TunedLoss
+from gence.experiment.tune import TuneReport
+from gence.paper.shown import shown
+from gence.paper.table1 import table1
+from gence.paper.tuned import LOSSES, load_tuned, save_tuned, tuned, tuned_specs
+
+ROW = "cifar100-2000-vgg19"
+
+
+def report(store) -> TuneReport:
+    base = table1().selected([ROW])[0].base
+    changes = {"recipe.lr": 0.05, "recipe.weight_decay": 0.001, "recipe.warmup_epochs": 5.0}
+    best = [
+        TunedLoss(asked=LossSpec.parse("ce"), changes={**changes, "loss": "ce"}, value=0.2, trials=4, pruned=1),
+        TunedLoss(
+            asked=LossSpec.parse("gence(anchor=tune)"),
+            changes={**changes, "loss": LossSpec.parse("gence(anchor=0.3)")},
+            value=0.25,
+            trials=4,
+            pruned=0,
+        ),
+    ]
+    made = TuneReport(base=base, seeds=(1000,), best=tuple(best), trials=4, complete=True)
+    save_tuned(store, made)
+    return made
+
+
+def test_what_was_tuned_is_kept_and_read_back(writer) -> None:
+    made = report(writer.store)
+    found = load_tuned(writer.store, made.base.replace(loss="focal", seed=3))
+    assert (found.base, found.seeds, found.trials, found.complete) == (made.base, (1000,), 4, True)
+    assert found.best[1].changes["loss"] == "gence(anchor=0.3)"
+    assert load_tuned(writer.store, made.base.replace(model="resnet50")) is None
+
+
+def test_the_final_runs_are_the_table_s(writer) -> None:
+    report(writer.store)
+    final = tuned_specs(writer.store, seeds=2)
+    assert [str(spec.loss) for spec in final] == ["ce", "gence(anchor=0.3)"] * 2
+    assert {(spec.recipe.lr, spec.recipe.warmup_epochs, spec.evaluate_on) for spec in final} == {(0.05, 5.0, "test")}
+    exhibit = tuned(writer.store)
+    (row,) = exhibit.rows
+    shown_keys = {spec.key for column in exhibit.columns for spec in row.specs(column, 2)}
+    assert shown_keys == {spec.key for spec in final}
+
+
+def test_losses_that_were_not_tuned_are_missing(writer) -> None:
+    report(writer.store)
+    for spec in tuned_specs(writer.store):
+        writer.store.write(spec, RunResult(metrics={"accuracy": 0.3}))
+    table, _ = shown("tuned", writer.store)
+    texts = [cell.text for cell in table.rows[0].cells]
+    assert texts[2 + LOSSES.index("ce")] == "30.00 ± 0.00"
+    assert texts[2 + LOSSES.index("gence(anchor=tune)")] == "30.00 ± 0.00"
+    assert texts[2 + LOSSES.index("focal")] == "missing (0 of 5)"
+
+
+def test_a_damaged_file_is_named(writer) -> None:
+    report(writer.store)
+    (path,) = (writer.store.root / "tuned").iterdir()
+    path.write_text('{"best": []}')
+    with pytest.raises(StoreError, match=r"cannot be read .*run gence tune again"):
+        tuned(writer.store)
