@@ -10,6 +10,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from gence.report.aggregate import Setting
     from gence.report.build import Report
 
 
@@ -57,8 +58,8 @@ def compare(
     Example: gence compare --data photos/ --n 500 --losses gence,ce,focal --ood other-photos/
     """
     from gence.report.choices import AUTO
-    from gence.report.compare import DEFAULT_LOSSES
     from gence.report.compare import compare as run
+    from gence.report.comparison_plan import DEFAULT_LOSSES
 
     result = run(
         data,
@@ -118,7 +119,6 @@ def show(store: Annotated[Path, typer.Argument(help="Folder of the records.")]) 
     """
     from gence.experiment.store import Store
     from gence.report.aggregate import load_rows, settings
-    from gence.report.tables import loss_table
     from gence.report.verdict import judge
 
     found = settings(load_rows(Store(store, must_exist=True)))
@@ -126,7 +126,7 @@ def show(store: Annotated[Path, typer.Argument(help="Folder of the records.")]) 
         raise ValueError(f"the store {store} has no finished run")
     console = _stdout()
     for setting in found:
-        console.print(loss_table(setting).rich())
+        _print_losses(console, setting)
         console.print(judge(setting.frame).headline, style="bold", highlight=False, markup=False)
 
 
@@ -148,7 +148,7 @@ def split_losses(text: str) -> list[str]:
 
 def _print_report(console: Console, report: Report) -> None:
     for chapter in report.chapters:
-        console.print(chapter.tables[0].rich())
+        _print_losses(console, chapter.setting)
         console.print(chapter.verdict.headline, style="bold", highlight=False, markup=False)
         for found in chapter.verdict.metrics:
             console.print(f"- {found.sentence()}", highlight=False, markup=False)
@@ -156,6 +156,15 @@ def _print_report(console: Console, report: Report) -> None:
             console.print(note, style="dim", highlight=False, markup=False)
         for concern in chapter.concerns:
             console.print(f"Warning: {concern}", style="yellow", highlight=False, markup=False)
+
+
+def _print_losses(console: Console, setting: Setting) -> None:
+    """Print the table of losses, with as many columns as a terminal of 80 has room for."""
+    from gence.report.aggregate import ood_sets
+    from gence.report.quantities import MAIN, auroc_of
+    from gence.report.tables import loss_table
+
+    console.print(loss_table(setting, (*MAIN, *(auroc_of(name) for name in ood_sets(setting.frame)))).rich())
 
 
 def _cores() -> int:

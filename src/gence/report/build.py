@@ -1,4 +1,4 @@
-"""A report from a store: the page, and beside it every figure as SVG and PNG and every table as Markdown, LaTeX, CSV."""
+"""A report from a store: the page, and beside it every figure (SVG, PNG) and table (Markdown, LaTeX, CSV) as a file."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from gence.experiment.atomic import StoreError, replace
 from gence.experiment.store import Store
 from gence.report.aggregate import Setting, load_rows, settings
 from gence.report.concerns import run_concerns
-from gence.report.figures import Panel, panels
+from gence.report.figures import panels
 from gence.report.gathered import Gathered, gather
 from gence.report.mistakes import Mistake, confident_mistakes, judged_images
+from gence.report.panel import Panel
 from gence.report.svg import as_png, as_svg
 from gence.report.tables import Table, difference_table, loss_table, run_table
 from gence.report.verdict import Verdict, judge
@@ -80,7 +81,7 @@ def build_report(
         before = concerns if number == 0 else ()
         chapters.append(_chapter(store, setting, frame, before, cache_dir, prefix=f"s{number + 1}-" * (len(found) > 1)))
     return Report(
-        title=title or f"Losses compared: {found[0].title}",
+        title=title or "Losses compared",
         frame=frame,
         chapters=tuple(chapters),
         left_out=tuple(setting.title for setting in found[MOST_SETTINGS:]),
@@ -126,7 +127,8 @@ def _chapter(
     images = judged_images(store.read(setting.frame["key"].iloc[0]).spec, cache_dir)
     classes = images.classes if images is not None else ()
     drawn = [
-        Panel(**{**panel.__dict__, "name": prefix + panel.name}) for panel in panels(setting, gathered, whole, classes)
+        Panel(**{**panel.__dict__, "name": prefix + panel.name})
+        for panel in panels(setting, gathered, verdict, whole, classes)
     ]
     return Chapter(
         setting=setting,

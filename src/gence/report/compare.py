@@ -11,63 +11,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gence.data import load, load_images
 from gence.experiment.engines import create_engine
 from gence.experiment.fields import SpecError, check_choice
-from gence.experiment.grid import check_losses
-from gence.experiment.problem import subset_index
-from gence.experiment.recipe import Recipe, named_recipe
+from gence.experiment.recipe import Recipe
 from gence.experiment.run import RunReport, run_grid
-from gence.experiment.spec import LossSpec, RunSpec, Subset
+from gence.experiment.spec import RunSpec
 from gence.experiment.store import Store
 from gence.experiment.tune import TuneSettings, tune, tuned_grid
 from gence.report.build import Report, build_report, write_report
-from gence.report.choices import AUTO, choose_device, choose_image_size, choose_model, choose_recipe
-from gence.report.concerns import data_concerns
+from gence.report.choices import AUTO
+from gence.report.comparison_plan import DEFAULT_LOSSES, ComparePlan, plan_comparison
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
 
-PAPER_LOSSES = ("gence", "ce", "generalized_ce", "focal", "mae", "brier")
-DEFAULT_LOSSES = (*PAPER_LOSSES, "gence(anchor=0.1)")
-DEFAULT_N = {"digits": 100}
 LOGS = ("tensorboard",)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ComparePlan:
-    """What is to be run.
-
-    Attributes:
-        base: the run all others are made from; its loss and seed are replaced.
-        losses: the losses.
-        seeds: the seeds.
-        device: "cpu", "cuda" or "cuda:1".
-        concerns: what is worrying about the data, with remedies.
-        classes: names of the classes.
-    """
-
-    base: RunSpec
-    losses: tuple[LossSpec, ...]
-    seeds: tuple[int, ...]
-    device: str
-    concerns: tuple[str, ...]
-    classes: tuple[str, ...]
-
-    def specs(self) -> list[RunSpec]:
-        """Return the runs, seed by seed, so that an interrupted comparison has whole seeds."""
-        return [self.base.replace(loss=loss, seed=seed) for seed in self.seeds for loss in self.losses]
-
-    def summary(self) -> str:
-        """Return what will be run, in a sentence."""
-        base, subset = self.base, self.base.subset
-        labels = "all labels" if subset.n is None else f"{subset.n} labels"
-        size = f" at {base.image_size} px" if base.image_size else ""
-        return (
-            f"{base.data}, {labels}, {len(self.classes)} classes{size}: {len(self.losses)} losses x {len(self.seeds)} "
-            f"seeds, {base.model}, {base.recipe.epochs} epochs, batch {base.recipe.batch_size}, on {self.device}"
-        )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -107,65 +66,6 @@ class CompareResult:
         from gence.report.notebook import fragment
 
         return "<p>No run was finished.</p>" if self.report is None else fragment(self.report)
-
-
-def plan_comparison(
-    data: str = "digits",
-    *,
-    n: int | str | None = AUTO,
-    losses: Sequence[str] = DEFAULT_LOSSES,
-    seeds: int | Sequence[int] = 5,
-    model: str = AUTO,
-    ood: Sequence[str] = (),
-    recipe: str | Recipe = AUTO,
-    epochs: int | None = None,
-    batch_size: int | None = None,
-    image_size: int | None = None,
-    device: str = AUTO,
-    cache_dir: Path | None = None,
-) -> ComparePlan:
-    """Choose what was left to "auto", read the data once, and check everything before anything is trained.
-
-    See `compare` for the arguments.
-    """
-    numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
-    if not numbers:
-        raise SpecError(f"seeds is {seeds!r}; expected at least one seed")
-    asked = tuple(dict.fromkeys(LossSpec.from_value(loss) for loss in losses))
-    if not asked:
-        raise SpecError("losses is empty; expected at least one, such as gence,ce")
-    if image_size is None:
-        image_size = choose_image_size(data, choose_device(device))
-    splits = load(data, image_size=image_size, cache_dir=cache_dir, progress=True)
-    _, side, _ = splits.train.image_shape
-    device = choose_device(device, side)
-    for source in ood:
-        load_images(source, "test", image_size=side, cache_dir=cache_dir, progress=True)
-    chosen = recipe if isinstance(recipe, Recipe) else named_recipe(choose_recipe(recipe, side, device))
-    if epochs is not None:
-        # Warm-up keeps its share: five epochs of warm-up in a run of five would be all of it.
-        chosen = chosen.replace(epochs=epochs, warmup_epochs=chosen.warmup_epochs * min(epochs / chosen.epochs, 1))
-    if batch_size is not None:
-        chosen = chosen.replace(batch_size=batch_size)
-    base = RunSpec(
-        data=data,
-        subset=Subset(n=_labels(n, data)),
-        model=choose_model(model, side, device),
-        loss=asked[0],
-        recipe=chosen,
-        seed=numbers[0],
-        ood=tuple(ood),
-        image_size=image_size,
-    )
-    check_losses(base.replace(loss=loss) for loss in asked if "tune" not in loss.params.values())
-    train = splits.train
-    counts = train.labels[subset_index(base, train.labels, train.num_classes)].bincount(minlength=train.num_classes)
-    concerns = data_concerns(
-        counts.tolist(), train.classes, batch_size=chosen.batch_size, losses=[loss.name for loss in asked]
-    )
-    return ComparePlan(
-        base=base, losses=asked, seeds=numbers, device=device, concerns=tuple(concerns), classes=train.classes
-    )
 
 
 def compare(
@@ -248,14 +148,6 @@ def compare(
     return CompareResult(report=report, page=page, runs=runs, seconds=time.monotonic() - started)
 
 
-def _labels(n: int | str | None, data: str) -> int | None:
-    if n == AUTO:
-        return DEFAULT_N.get(data)
-    if n is None or (isinstance(n, int) and n > 0):
-        return n
-    raise SpecError(f'n is {n!r}; expected a number of labels, None for all, or "auto"')
-
-
 def _run_options(plan: ComparePlan, workers: int, log: str | None, out: Path, cache_dir: Path | None) -> dict[str, Any]:
     if workers < 1:
         raise SpecError(f"workers is {workers}; expected at least 1")
@@ -302,6 +194,8 @@ def _run(
     with _threads_alone(options), Live(get_renderable=table.render, console=console, refresh_per_second=2):
         report = run_grid(specs, store, time_limit=time_limit, console=nowhere, retry_failed=True, **options)
         table.finish()
+    if not console.is_terminal:
+        console.print()  # a table in a file ends without a line's end
     return report
 
 

@@ -1,4 +1,4 @@
-"""What may spoil a comparison, each with what to do about it: before the runs from the data, after them from records."""
+"""What may spoil a comparison, each with what to do about it: from the data before the runs, from records after."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _drift(frame: pd.DataFrame, loss: str) -> list[str]:
     remedy = (
         'Use an anchor, "gence(anchor=0.1)", or fold gence.marginal_offset into the last bias.'
         if gence
-        else "Fold gence.marginal_offset into the last bias, or train longer: the network has given up classes."
+        else "Train longer, or fold gence.marginal_offset into the last bias."
     )
     return [
         f"{loss_title(loss)}: in {len(drifted)} of {len(accuracy)} runs the predicted marginal drifted away from the "

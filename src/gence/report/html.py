@@ -16,7 +16,12 @@ from gence.report.svg import inlined
 SECTIONS: Mapping[str, tuple[str, str]] = {
     "numbers": (
         "Accuracy, NLL and ECE",
-        "Every dot is a seed, the bar is the mean, the line its 95 % t interval.",
+        "Every mark is a seed; the bar below is the mean, the line its 95 % t interval.",
+    ),
+    "differences": (
+        "Differences, seed by seed",
+        "Each seed gives every loss the same images and the same start, so differences tell more than means. The line "
+        "is the 95 % t interval, not corrected for the number of losses. Losses far away are named at the edge.",
     ),
     "reliability": (
         "Reliability",

@@ -58,6 +58,7 @@ def as_svg(figure: Figure, salt: str) -> str:
     buffer = io.StringIO()
     with matplotlib.rc_context({**_STYLE, "svg.hashsalt": salt}):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    figure.set_layout_engine("none")  # it is laid out now; a second file need not do it again
     return buffer.getvalue()
 
 

@@ -115,12 +115,12 @@ def loss_table(setting: Setting, quantities: Sequence[Quantity] | None = None) -
             Cell(text=loss_title(loss), value=loss_title(loss)),
             Cell(text=f"{runs} of {seeds}" if runs < seeds else str(runs), value=runs),
         )
-        body = tuple(_mean_cell(columns[q].loc[loss], q, best[q] == loss) for q in quantities)
+        body = tuple(_mean_cell(columns[q], loss, q, best[q] == loss) for q in quantities)
         rows.append(Row(cells=(*head, *body), loss=loss))
     return Table(
         name="losses",
         caption=f"{setting.title}. Mean ± sample standard deviation over {seeds} {'seed' if seeds == 1 else 'seeds'}; "
-        "the best mean of each column is marked. A number in brackets says over how many runs a cell is, where not all.",
+        "the best mean of each column is marked. Where not all runs have a number, it says how many do.",
         columns=("Loss", "Runs", *(q.heading for q in quantities)),
         rows=tuple(rows),
     )
@@ -148,7 +148,7 @@ def run_table(frame: pd.DataFrame) -> Table:
         numbers = [_plain(q, float(record.get(q.metric, math.nan))) for q in SHOWN[:3]]
         commit = record["commit"] or ""
         words = [record["status"], str(record["device"]), commit[:10] + "+changes" * commit.endswith("+changes"),
-                 record["created"], record["key"]]  # fmt: skip
+                 record["created"][:16].replace("T", " "), record["key"]]  # fmt: skip
         rows.append(
             Row(
                 cells=(
@@ -201,14 +201,15 @@ def _best(found: pd.DataFrame, quantity: Quantity) -> str | None:
     return str(means.idxmax() if quantity.higher_is_better else means.idxmin())
 
 
-def _mean_cell(found: pd.Series, quantity: Quantity, best: bool) -> Cell:
-    n, runs = int(found["n"]), int(found["runs"])
-    text = quantity.text(float(found["mean"]))
+def _mean_cell(found: pd.DataFrame, loss: str, quantity: Quantity, best: bool) -> Cell:
+    n, runs = int(found["n"][loss]), int(found["runs"][loss])
+    mean, std = float(found["mean"][loss]), float(found["std"][loss])
+    text = quantity.text(mean)
     if n > 1:
-        text += f" ± {quantity.text(float(found['std']))}"
+        text += f" ± {quantity.text(std)}"
     if n < runs:
         text += f" ({n} of {runs})"
-    return Cell(text=text, value=_sortable(quantity.scaled(float(found["mean"]))), best=best)
+    return Cell(text=text, value=_sortable(quantity.scaled(mean)), best=best)
 
 
 def _plain(quantity: Quantity, value: float) -> Cell:

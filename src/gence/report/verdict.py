@@ -202,11 +202,11 @@ def _notes(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:
         notes.append("One seed says nothing about chance: run at least 5 seeds.")
     elif losses * smallest_p(n) >= ALPHA:
         notes.append(
-            f"With {n} seeds the signed-rank test (which supposes less) cannot go below p = {smallest_p(n):.2g} for one "
-            f"loss, or {min(1.0, losses * smallest_p(n)):.2g} after correction, so it can never reach {ALPHA}: "
+            f"With {n} seeds the signed-rank test (which supposes less) cannot go below p = {smallest_p(n):.3g} for "
+            f"one loss, or {min(1.0, losses * smallest_p(n)):.3g} after correction, so it can never reach {ALPHA}: "
             "that is why the t interval is shown. More seeds would let it speak."
         )
-    return tuple([*notes, *_more_seeds(metrics)])
+    return (*notes, *_more_seeds(metrics))
 
 
 def _more_seeds(metrics: Sequence[MetricVerdict]) -> list[str]:
