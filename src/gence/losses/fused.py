@@ -39,7 +39,7 @@ def fused_loss(
     if backend == "torch" or type(input) not in (Tensor, nn.Parameter) or input.dim() == 0 or input.numel() == 0:
         return None
     on_gpu = input.is_cuda
-    if backend == "auto" and not on_gpu and input.device.type != "cpu":
+    if backend == "auto" and not on_gpu and (input.device.type != "cpu" or torch.compiler.is_compiling()):
         return None
     reason = _why_plain(input, target, weight, anchor, prior, context)
     use_triton = backend == "triton" or on_gpu
@@ -49,11 +49,8 @@ def fused_loss(
         if backend == "triton":
             raise RuntimeError(f'backend "triton": {reason}; use gence.set_backend("auto") to fall back by itself')
         return None
-    if not use_triton:
-        if isinstance(target, Tensor) and target.shape == input.shape:
-            return None  # dense targets leave nothing to save on a CPU
-        if torch.compiler.is_compiling():
-            return None
+    if not use_triton and isinstance(target, Tensor) and target.shape == input.shape:
+        return None  # dense targets leave nothing to save on a CPU
     shape = _check(input, target, weight, ignore_index, reduction, label_smoothing, anchor, prior, context)
     logits = flatten_logits(input)
     rows = None if context is None else flatten_logits(context)
@@ -77,10 +74,11 @@ def _why_plain(
     context: Any,
 ) -> str | None:
     """Why no fused implementation applies, or None."""
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        return "function transforms (vmap, grad, jvp) need plain operations"
-    if torch.autograd.forward_ad._current_level >= 0:
-        return "forward-mode differentiation needs plain operations"
+    if not torch.compiler.is_compiling():
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            return "function transforms (vmap, grad, jvp) need plain operations"
+        if torch.autograd.forward_ad._current_level >= 0:
+            return "forward-mode differentiation needs plain operations"
     if input.dtype == torch.float64 and input.is_cuda:
         return "float64 is computed by plain operations"
     constants = (*target, weight, anchor, prior) if isinstance(target, TwoHot) else (target, weight, anchor, prior)
@@ -106,12 +104,17 @@ def _why_not_triton(input: Tensor, context: Tensor | None) -> str | None:
     return None
 
 
-@functools.cache
+@torch.compiler.assume_constant_result
 def _has_triton() -> bool:
+    return _found_triton()
+
+
+@functools.cache
+def _found_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
-@functools.cache
+@torch.compiler.assume_constant_result
 def _interprets() -> bool:
     from gence.losses.kernels import tiny
 

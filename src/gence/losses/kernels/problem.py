@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -43,21 +42,25 @@ class Problem:
     ignore_index: int
     reduction: int
     smoothing: float
+    _key: tuple[Any, ...] | None = None
 
-    @cached_property
+    @property
     def anchor_kind(self) -> int:
         """Whether there is an anchor, and where its strength is."""
         if isinstance(self.anchor, Tensor):
             return TENSOR_ANCHOR
         return FLOAT_ANCHOR if self.anchor > 0 else WITHOUT_ANCHOR
 
-    @cached_property
+    @property
     def key(self) -> tuple[Any, ...]:
         """What the compiled code depends on, apart from logits and sizes."""
+        if self._key is not None:  # asked for by each launch
+            return self._key
         parts: list[Any] = [self.mode, self.ignore_index, self.reduction, self.smoothing > 0, self.anchor_kind]
         for tensor in (self.first, self.second, self.share, self.weight, self.prior, self.anchor):
             parts.append((tensor.dtype, tensor.data_ptr() & 15 == 0) if isinstance(tensor, Tensor) else None)
-        return tuple(parts)
+        self._key = tuple(parts)
+        return self._key
 
     def arguments(self) -> dict[str, Any]:
         """The same problem as arguments of ``gen_cross_entropy`` for rows of logits."""
