@@ -60,8 +60,12 @@ def test_another_recipe_is_another_table(store: Store) -> None:
 
 
 def test_the_page_is_written(store: Store, tmp_path) -> None:
-    assert "wrote" in invoke("show", "paper", "--store", store.root, "--out", tmp_path / "page.html")
-    assert "15.50 ± 0.71 (2 of 5)" in (tmp_path / "page.html").read_text()
+    assert "paper.html" in invoke("report", "paper", "--store", store.root, "--out", tmp_path / "report")
+    assert "15.50 ± 0.71 (2 of 5)" in (tmp_path / "report" / "paper.html").read_text()
+
+
+def test_a_folder_of_records_is_shown_too(store: Store) -> None:
+    assert "15.5" in invoke("show", store.root)
 
 
 def test_the_repository_s_own_records_are_the_default() -> None:

@@ -1,4 +1,4 @@
-"""gence show: the paper beside our measurements."""
+"""``gence show`` and ``gence report``: the paper beside our measurements, or what any store says."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from gence.cli import compare
 from gence.cli.grid import split_words, store_at
 
 _FORMATS = ("text", "markdown", "latex", "csv")
@@ -21,7 +22,7 @@ def register(app: typer.Typer) -> None:
         name: Annotated[
             str,
             typer.Argument(
-                help="An exhibit, tuned, tuned_ece, open_choices, costs, epoch_time; or paper: all as a page."
+                help="An exhibit, tuned, tuned_ece, open_choices, costs, epoch_time; or a folder of records."
             ),
         ],
         store: Annotated[
@@ -31,7 +32,6 @@ def register(app: typer.Typer) -> None:
         seeds: Annotated[int, typer.Option(help="Seeds a cell should have.")] = 5,
         recipe: Annotated[str | None, typer.Option(help="Another recipe than the paper's.")] = None,
         format: Annotated[str, typer.Option("--format", help=", ".join(_FORMATS))] = "text",
-        out: Annotated[Path | None, typer.Option(help="With the name paper: where the page goes.")] = None,
     ) -> None:
         """Print an exhibit beside the paper: n, and the difference in standard errors; missing cells as missing.
 
@@ -39,20 +39,18 @@ def register(app: typer.Typer) -> None:
 
         gence show ece --rows 'cifar10-*' --format markdown
 
-        gence show paper --out paper.html
+        gence show gence-report/store
         """
         from rich.console import Console
 
         from gence.experiment.fields import check_choice
-        from gence.paper.shown import shown
+        from gence.paper.shown import SHOWN, shown
 
+        if name not in SHOWN and Path(name).is_dir():
+            compare.show(Path(name))
+            return
         check_choice("--format", format, _FORMATS)
         place = store_at(store, must_exist=store is not None)
-        if name == "paper":
-            from gence.paper.page import write_page
-
-            typer.echo(f"wrote {write_page(place, Path('paper.html') if out is None else out, recipe=recipe)}")
-            return
         table, notes = shown(name, place, rows=split_words(rows), seeds=seeds, recipe=recipe)
         if format == "text":
             # Wide enough that no cell is cut when the output is a file.
@@ -63,3 +61,24 @@ def register(app: typer.Typer) -> None:
         else:
             form = {"markdown": table.markdown, "latex": table.latex, "csv": table.csv}[format]
             typer.echo(form(), nl=False)
+
+    @app.command()
+    def report(
+        what: Annotated[str, typer.Argument(help="paper, or a folder of records.")],
+        out: Annotated[Path, typer.Option(help="Folder of the report.")] = Path("gence-report"),
+        store: Annotated[Path | None, typer.Option(help="With paper: the records; results/paper by default.")] = None,
+        recipe: Annotated[str | None, typer.Option(help="With paper: another recipe than the paper's.")] = None,
+    ) -> None:
+        """Write the paper, measured, as one page; or the report of any store, with its figures and tables as files.
+
+        Examples: gence report paper --out report/
+
+        gence report runs/ --out report/
+        """
+        if what != "paper":
+            compare.report(Path(what), out)
+            return
+        from gence.paper.page import write_page
+
+        page = write_page(store_at(store, must_exist=store is not None), out / "paper.html", recipe=recipe)
+        typer.echo(f"Report: {page} ({page.stat().st_size / 1e6:.1f} MB)")

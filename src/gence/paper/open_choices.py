@@ -70,7 +70,7 @@ class Judged:
 
 
 def open_choice_specs(*, rows: Sequence[str] = CELLS, seeds: int = SEEDS) -> list[RunSpec]:
-    """Return the runs of the search: cross-entropy under each candidate, cell by cell and within a cell by candidate.
+    """Return the runs of the search: cross-entropy under each candidate, cell by cell and within a cell seed by seed.
 
     Args:
         rows: the cells, names or patterns of rows of Table 1.
@@ -79,8 +79,8 @@ def open_choice_specs(*, rows: Sequence[str] = CELLS, seeds: int = SEEDS) -> lis
     return [
         spec
         for row in table1().selected(tuple(rows) or CELLS)
-        for recipe in CANDIDATES.values()
-        for spec in _runs(row, recipe, seeds)
+        for runs in zip(*(_runs(row, recipe, seeds) for recipe in CANDIDATES.values()), strict=True)
+        for spec in runs
     ]
 
 

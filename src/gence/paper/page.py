@@ -63,10 +63,8 @@ def render_page(store: Store, *, recipe: str | None = None) -> str:
 
 
 def write_page(store: Store, out: str | os.PathLike[str], *, recipe: str | None = None) -> Path:
-    """Write the page to a file, or as paper.html into a folder; return where it is."""
+    """Write the page to a file; return where it is."""
     path = Path(out)
-    if path.is_dir() or not path.suffix:
-        path = path / "paper.html"
     replace(path, render_page(store, recipe=recipe).encode())
     return path
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gence.experiment.spec import RunSpec
+from gence.experiment.recipe import PER_RUN_FIELDS
+from gence.experiment.spec import RunSpec, canonical_json
 
 # (data, balanced size, network), most informative first; what is not listed comes after, in its own order.
 _FIRST = (
@@ -37,10 +38,11 @@ def by_priority(specs: Iterable[RunSpec]) -> list[RunSpec]:
 
 
 def cells(specs: Sequence[RunSpec]) -> dict[str, list[RunSpec]]:
-    """Return the runs by the cell they belong to, in order; runs of a cell can train side by side."""
+    """Return the runs by the cell they belong to, in order: they differ in loss, seed and what tuning changes."""
     found: dict[str, list[RunSpec]] = {}
     for spec in specs:
-        found.setdefault(spec.cohort_key, []).append(spec)
+        recipe = {name: value for name, value in spec.recipe.to_dict().items() if name not in PER_RUN_FIELDS}
+        found.setdefault(spec.cohort_key + canonical_json(recipe), []).append(spec)
     return found
 
 
