@@ -104,7 +104,7 @@ def _why_not_triton(input: Tensor, context: Tensor | None) -> str | None:
     return None
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _has_triton() -> bool:
     return _found_triton()
 
@@ -114,7 +114,7 @@ def _found_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _interprets() -> bool:
     from gence.losses.kernels import tiny
 

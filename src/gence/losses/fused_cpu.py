@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gence.losses.targets import Target, TwoHot, compute_dtype, loss_dtype
 
-BLOCK_BYTES = 2 << 20  # of logits: within a last-level cache, and large enough to drown the calls' own cost
+BLOCK_BYTES = 4 << 20  # of logits: within a last-level cache, and large enough to drown the calls' own cost
 _FLOOR = 1e-30
 _LOW = -60.0  # a little above log(_FLOOR)
 
@@ -212,11 +212,18 @@ def _softmax_blocks(
         p = scratch[: stop - start] if probs is None else probs[start:stop]  # type: ignore[index]
         torch.softmax(z, 1, out=p)
         if problem is not None:
-            # The largest probability is 1 / sum exp(z - max): its log completes log p without a second exponential.
-            base = p.amax(1).log_().sub_(z.amax(1))
             for (index, _), out in zip(labels, picked, strict=True):
-                torch.add(z.gather(1, index[start:stop, None]).squeeze(1), base, out=out[start:stop])
-            if smooth:
+                torch.gather(p, 1, index[start:stop, None], out=out[start:stop, None])
+            base = None
+            if smooth or not all(bool((out[start:stop] > _FLOOR).all()) for out in picked):
+                # The largest probability is 1 / sum exp(z - max): its log completes log p without another exponential.
+                base = p.amax(1).log_().sub_(z.amax(1))
+            for (index, _), out in zip(labels, picked, strict=True):
+                if base is None:
+                    out[start:stop].log_()
+                else:
+                    torch.add(z.gather(1, index[start:stop, None]).squeeze(1), base, out=out[start:stop])
+            if smooth and base is not None:
                 minus_log_p = -(z + base[:, None])
                 weighted = minus_log_p.sum(1) if problem.weight is None else minus_log_p @ problem.weight
                 spread[start:stop] = (problem.smoothing / K) * weighted
