@@ -116,6 +116,14 @@ def test_agreement_of_the_figures(writer) -> None:
     assert sentence.startswith("VGG-19: GenCE is best at B = 50 and 6.00 points worse at worst; CE is best at B = 50")
 
 
+def test_agreement_where_the_paper_names_no_setting(writer) -> None:
+    for row in load_exhibit("ood").selected(["cifar10-2000-vgg19/far-entropy"]):
+        writer.printed(load_exhibit("ood"), row.name, shift=-30)
+    (sentence,) = agreement(load_exhibit("ood"), writer.store)
+    assert sentence.startswith("If the paper's setting is N = 2000 and VGG-19: 0 of 6 measured cells lie within")
+    assert "the best of the paper's losses here too in 1 of 1 rows" in sentence
+
+
 def test_costs_count_every_run_once(writer) -> None:
     writer.cell(table1(), ROW, "ce", [15.0] * 5)
     table = cost_table([table1(), load_exhibit("ece")], writer.store)

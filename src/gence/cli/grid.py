@@ -165,21 +165,16 @@ def split_words(text: str) -> tuple[str, ...]:
 def _run_options(engine: str, workers: int | None, cohort_size: str, device: str, compile: bool) -> dict[str, Any]:
     """Return the options of `run_grid` that both commands have."""
     from gence.experiment.engines import create_engine
+    from gence.paper.trainer import CohortTrainer
 
     if cohort_size != "auto" and not cohort_size.isdecimal():
         raise ValueError(f"--cohort-size is {cohort_size!r}; expected auto or a whole number")
-    options: dict[str, Any] = {
+    return {
         "engine": create_engine(engine, workers=workers),
         "cohort_size": cohort_size if cohort_size == "auto" else int(cohort_size),
         "device": device,
+        "trainer": CohortTrainer(compile=compile),
     }
-    if compile:
-        import functools
-
-        from gence.experiment.cohort import train_cohort
-
-        options["trainer"] = functools.partial(train_cohort, compile=True)
-    return options
 
 
 def _time_epochs(names: list[str], store: Store, device: str, compile: bool, dry_run: bool) -> None:

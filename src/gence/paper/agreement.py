@@ -24,6 +24,8 @@ def agreement(exhibit: Exhibit, store: Store, *, seeds: int = SEEDS) -> list[str
     measured = measure(exhibit, store, seeds=seeds)
     if not any(cell.recorded for row in measured for cell in row.cells.values()):
         return ["Nothing of this exhibit is measured yet."]
+    if exhibit.name == "ood":
+        return _by_setting(exhibit, measured)
     if any(row.row.printed for row in measured):
         return _beside_print(exhibit, measured)
     if exhibit.name == "reliability":
@@ -55,6 +57,17 @@ def _beside_print(exhibit: Exhibit, measured: Sequence[MeasuredRow]) -> list[str
             f"Furthest from the print is {title} at {', '.join(one.row.labels)}: ours {cell.summary.mean:.2f}, the "
             f"paper's {cell.printed.mean:.2f} ({errors:+.1f} standard errors)" + _gap_sentence(measured) + "."
         )
+    return sentences
+
+
+def _by_setting(exhibit: Exhibit, measured: Sequence[MeasuredRow]) -> list[str]:
+    """Sentences for each size and network: the paper names neither, so its values are compared with each."""
+    sentences = []
+    for setting in dict.fromkeys(one.row.labels[:2] for one in measured):
+        rows = [one for one in measured if one.row.labels[:2] == setting]
+        if any(cell.recorded for one in rows for cell in one.cells.values()):
+            found = _beside_print(exhibit, rows)
+            sentences.append(f"If the paper's setting is N = {setting[0]} and {setting[1]}: {' '.join(found)}")
     return sentences
 
 
