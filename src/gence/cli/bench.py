@@ -73,6 +73,12 @@ def register(app: typer.Typer) -> None:
             "runs_per_hour_ratio": "times",
         }
         _print(record, f"Milliseconds a step and run, {data}, n = {n}", columns)
+        for name in read_names(models):
+            rows = [row for row in record["rows"] if row["model"] == name and row["way"].startswith("cohort")]
+            best = min(rows, key=lambda row: float(row["ms_per_step_and_run"]))
+            typer.echo(
+                f"best for {name}: {best['runs']} side by side, {best['ms_per_step_and_run']:.3g} ms a step and run"
+            )
         if out is not None:
             write_record(record, out)
             typer.echo(f"the record is in {out}")

@@ -22,6 +22,9 @@ _Ood = Annotated[str, typer.Option(help="Sources of out-of-distribution images, 
 _Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
 _ModelFile = Annotated[Path, typer.Argument(help="A file that gence train --save wrote.")]
 
+# The order of the table; what is not here comes after, by name.
+_FIRST = ("accuracy", "balanced_accuracy", "train_accuracy", "nll", "brier", "ece", "adaptive_ece", "classwise_ece",
+          "mce", "mean_confidence", "aurc", "marginal_kl")  # fmt: skip
 # Shares of 1 that people read in per cent; everything else is printed as it is.
 _SHARES = ("accuracy", "ece", "mce", "confidence", "entropy", "energy")
 
@@ -217,10 +220,10 @@ def _print_metrics(metrics: dict[str, float], title: str) -> None:
     table.add_column("metric")
     table.add_column("raw", justify="right")
     table.add_column("after offset", justify="right")
-    for name, value in metrics.items():
-        if not name.startswith("offset/"):
-            shifted = metrics.get(f"offset/{name}")
-            table.add_row(name, _shown(name, value), "" if shifted is None else _shown(name, shifted))
+    raw = sorted(name for name in metrics if not name.startswith("offset/"))
+    for name in [*(name for name in _FIRST if name in raw), *(name for name in raw if name not in _FIRST)]:
+        shifted = metrics.get(f"offset/{name}")
+        table.add_row(name, _shown(name, metrics[name]), "" if shifted is None else _shown(name, shifted))
     Console().print(table)
 
 

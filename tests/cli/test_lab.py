@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import csv
+import sys
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from gence.cli import main
+from gence.cli.app import create_app
+from gence.data import load
+from gence.experiment.predict import load_model
+from gence.experiment.store import Store
+
+QUICK = ["--n", "40", "--set", "recipe.epochs=2", "--device", "cpu"]
+
+
+def gence(*arguments: str, code: int = 0):
+    result = CliRunner().invoke(create_app(), list(arguments), catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result
+
+
+def failure(monkeypatch, capsys, *arguments: str) -> str:
+    """What a person sees after a wrong command: one line, exit code 2."""
+    monkeypatch.setattr(sys, "argv", ["gence", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    return capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    path = tmp_path_factory.mktemp("cli") / "new" / "model.safetensors"
+    result = gence("train", *QUICK, "--loss", "gence(anchor=0.1)", "--ood", "digits", "--save", str(path))
+    return path, result
+
+
+def test_train_prints_metrics_raw_and_after_the_offset(saved):
+    path, result = saved
+    assert "gence(anchor=0.1), seed 0" in result.stdout
+    for name in ("metric", "raw", "after offset", "accuracy", "ece", "nll", "ood/digits/auroc_entropy", "marginal_kl"):
+        assert name in result.stdout
+    assert "2/2" in result.stderr
+    assert [file.name for file in path.parent.iterdir()] == ["model.safetensors"]
+    assert load_model(path, "cpu").spec.recipe.epochs == 2
+
+
+def test_settings_reach_every_part_of_the_run(tmp_path):
+    path = tmp_path / "m.safetensors"
+    gence("train", *QUICK, "--loss", "gence", "--recipe", "modern", "--seed", "3", "--save", str(path),
+          "--set", "loss.anchor=0.5", "--set", "recipe.optimizer=adamw", "--set", "subset.val_fraction=0.25",
+          "--set", "evaluate_on=val", "--set", "recipe.warmup_epochs=0.5", "--model", "mlp")  # fmt: skip
+    spec = load_model(path, "cpu").spec
+    assert (str(spec.loss), spec.seed, spec.model, spec.evaluate_on) == ("gence(anchor=0.5)", 3, "mlp", "val")
+    assert (spec.recipe.optimizer, spec.recipe.nesterov, spec.recipe.warmup_epochs) == ("adamw", True, 0.5)
+
+
+def test_a_store_keeps_the_run_and_shows_it_next_time(tmp_path):
+    first = gence("train", *QUICK, "--store", str(tmp_path / "store"))
+    store = Store(tmp_path / "store")
+    (key,) = store.keys()
+    assert key in first.stdout
+    assert store.read(key).environment["device"]
+    second = gence("train", *QUICK, "--store", str(tmp_path / "store"))
+    assert "already" in second.stderr
+    assert second.stdout == first.stdout
+
+
+def test_a_run_that_diverges_says_so():
+    assert "diverged" in gence("train", *QUICK, "--loss", "ce", "--set", "recipe.lr=1e30").stdout
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_curves_are_logged_while_training(tmp_path):
+    pytest.importorskip("tensorboard")
+    gence("train", *QUICK, "--log", "tensorboard", str(tmp_path / "log"))
+    assert list((tmp_path / "log").rglob("events.*"))
+
+
+def test_evaluate_repeats_what_training_said(saved):
+    path, trained = saved
+    result = gence("evaluate", str(path), "--ood", "digits", "--device", "cpu")
+
+    def rows(text: str) -> dict[str, str]:
+        return {line.split()[1]: line for line in text.splitlines() if line.startswith("│")}
+
+    judged, before = rows(result.stdout), rows(trained.stdout)
+    assert judged.keys() == before.keys() - {"train_accuracy", "marginal_kl"}
+    assert {name: line.split() for name, line in judged.items()} == {name: before[name].split() for name in judged}
+
+
+def test_predict_writes_a_line_an_image(saved, tmp_path):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for i, image in enumerate(load("digits").test.images[:5]):
+        Image.fromarray(image[0].numpy()).save(folder / f"{i}, odd.png")
+    for more in ([], ["--offset"]):
+        result = gence(
+            "predict", str(saved[0]), str(folder), "--out", str(tmp_path / "p.csv"), "--device", "cpu", *more
+        )
+        assert "5 images predicted" in result.stdout
+        with (tmp_path / "p.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert [row["file"] for row in rows] == [f"{i}, odd.png" for i in range(5)]
+        for row in rows:
+            assert sum(float(row[f"p_{k}"]) for k in range(10)) == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["train", "--data", "digitz"], "digitz is no known data set"),
+    (["train", "--loss", "gense"], "did you mean 'gence'"),
+    (["train", "--model", "resnet5O"], "unknown model 'resnet5O'; the nearest is 'resnet50'"),
+    (["train", "--recipe", "papper"], "did you mean 'paper'"),
+    (["train", "--set", "recipe.lrr=1"], "Recipe has no field 'lrr'; did you mean 'lr'"),
+    (["train", "--set", "recipe.lr"], "expected field=value"),
+    (["train", "--set", "recipe.lr=1", "--set", "recipe.lr=2"], "recipe.lr twice"),
+    (["train", "--set", "recipe.lr=fast"], "Recipe.lr must be a number, got 'fast'"),
+    (["train", "--n", "45"], "multiple"),
+    (["train", "--device", "tpu9"], "device is 'tpu9'"),
+    (["train", "--log", "wandb", "x"], "expected: --log tensorboard DIR"),
+    (["train", "--save", "."], "is a folder"),
+    (["evaluate", "nothing.safetensors"], "does not exist"),
+    (["predict", "nothing.safetensors", "."], "does not exist"),
+])  # fmt: skip
+def test_mistakes_are_one_line_that_says_what_to_do(monkeypatch, capsys, arguments, message):
+    shown = failure(monkeypatch, capsys, *arguments)
+    assert message in shown
+    assert "Traceback" not in shown
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "predict"])
+def test_help_has_an_example(command):
+    assert f"gence {command} " in gence(command, "--help").stdout

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import doctest
+
+import pytest
+
+from gence.cli import settings
+from gence.cli.settings import read_settings
+
+
+def test_examples():
+    failed, tried = doctest.testmod(settings)
+    assert (failed, tried) == (0, 2)
+
+
+@pytest.mark.parametrize(("text", "value"), [
+    ("1", 1), ("5e-4", 5e-4), (".5", 0.5), ("true", True), ("null", None), ("adamw", "adamw"), ("[1, 2]", [1, 2]),
+    ("a=b", "a=b"),
+])  # fmt: skip
+def test_values(text, value):
+    assert read_settings([f"x.y={text}"]) == {"x.y": value}
+
+
+@pytest.mark.parametrize("text", ["", "x", "x=", "=1"])
+def test_what_is_no_setting(text):
+    with pytest.raises(ValueError, match="expected field=value"):
+        read_settings([text])
