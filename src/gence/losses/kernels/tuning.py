@@ -56,7 +56,7 @@ class Tuning:
     pieces: int = 8
     keep: bool = True
     shift_rows: bool = True
-    finalise_columns: int = 1024
+    finalise_columns: int = 256
 
 
 _current = Tuning()
