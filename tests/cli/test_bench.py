@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from typer.testing import CliRunner
 
 from gence.cli.app import create_app
@@ -26,3 +27,24 @@ def test_sizes_must_be_whole_numbers():
     result = CliRunner().invoke(create_app(), ["bench", "train", *TINY, "--sizes", "1,x"])
     assert isinstance(result.exception, ValueError)
     assert "--sizes is '1,x'" in str(result.exception)
+
+
+def test_loss_is_timed_for_the_shapes_asked_for(tmp_path):
+    out = tmp_path / "new" / "l.json"
+    arguments = ["bench", "loss", "--shapes", "8x3,16x4", "--quick", "--no-compile", "--device", "cpu"]
+    result = CliRunner().invoke(create_app(), [*arguments, "--out", str(out)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert "16 x 4 float32" in result.stdout
+    rows = json.loads(out.read_text())["rows"]
+    assert {(row["n"], row["K"]) for row in rows} == {(8, 3), (16, 4)}
+    assert {row["provider"] for row in rows} >= {"cross_entropy", "GenCE"}
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--shapes", "8by3"], "--shapes has '8by3'; expected ROWSxCLASSES"),
+    (["--shapes", "8x3", "--dtype", "int8"], "--dtype is 'int8'"),
+])  # fmt: skip
+def test_shapes_and_dtypes_that_mean_nothing(arguments, message):
+    result = CliRunner().invoke(create_app(), ["bench", "loss", *arguments])
+    assert isinstance(result.exception, ValueError)
+    assert message in str(result.exception)

@@ -77,6 +77,18 @@ def test_a_killed_cohort_continues_from_its_last_checkpoint(tmp_path):
     same_outcome(whole, resumed)
 
 
+def test_a_cohort_killed_while_it_is_judged_is_judged_again(tmp_path, monkeypatch):
+    specs = [small_spec(loss) for loss in LOSSES]
+    with monkeypatch.context() as patched:
+        patched.setattr("gence.experiment.cohort.evaluate", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run(*specs, workdir=tmp_path, checkpoint_every_s=0)
+    seen: list[CohortProgress] = []
+    for one, other in zip(run(*specs), run(*specs, workdir=tmp_path, on_epoch=seen.append), strict=True):
+        same_outcome(one, other)
+    assert seen == []  # no epoch was trained twice
+
+
 def test_a_checkpoint_that_was_cut_short_is_not_used(tmp_path):
     spec = small_spec()
     run(spec, workdir=tmp_path, should_stop=lambda: True)

@@ -12,6 +12,8 @@ from gence.cli.settings import read_names, read_settings
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from gence.experiment.bench_loss import Shape
+
 _Out = Annotated[Path | None, typer.Option(help="Also write the record here (JSON).")]
 _Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
 
@@ -82,6 +84,46 @@ def register(app: typer.Typer) -> None:
         if out is not None:
             write_record(record, out)
             typer.echo(f"the record is in {out}")
+
+    @group.command()
+    def loss(
+        shapes: Annotated[str, typer.Option(help="Rows x classes, separated by commas, as 100x10,4096x1000.")] = "",
+        dtype: Annotated[str, typer.Option(help="Of the given shapes: float32, bfloat16 or float16.")] = "float32",
+        quick: Annotated[bool, typer.Option("--quick", help="Measure for a third of the time.")] = False,
+        compile: Annotated[bool, typer.Option("--compile/--no-compile", help="Also time compiled losses.")] = True,
+        device: _Device = "auto",
+        out: _Out = None,
+    ) -> None:
+        """Time GenCE against cross-entropy, forward and backward, for several numbers of rows and classes.
+
+        Examples: gence bench loss --out benchmarks/loss.json
+
+        gence bench loss --shapes 100x10,4096x1000 --quick --no-compile --device cpu
+        """
+        from gence.experiment.bench_loss import bench_loss, print_table
+
+        asked = _shapes(shapes, dtype) if shapes else None
+        record = bench_loss(asked, device, out, quick=quick, compile=compile)
+        print_table(record)
+        if out is not None:
+            typer.echo(f"the record is in {out}")
+
+
+def _shapes(text: str, dtype: str) -> list[Shape]:
+    import torch
+
+    from gence.experiment.bench_loss import Shape
+
+    dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if dtype not in dtypes:
+        raise ValueError(f"--dtype is {dtype!r}; expected one of {', '.join(dtypes)}")
+    found = []
+    for name in read_names(text):
+        rows, _, classes = name.partition("x")
+        if not (rows.isdecimal() and classes.isdecimal() and int(rows) and int(classes)):
+            raise ValueError(f"--shapes has {name!r}; expected ROWSxCLASSES, such as 4096x1000")
+        found.append(Shape(int(rows), int(classes), dtypes[dtype]))
+    return found
 
 
 def _whole_numbers(option: str, text: str) -> tuple[int, ...]:
