@@ -21,7 +21,13 @@ from gence.report.tables import Table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_HEADINGS = {"tuned_ece": "tuned: calibration", "open_choices": "the recipe's open choices", "costs": "what it cost"}
+_HEADINGS = {
+    "epoch_time": "Seconds per epoch",
+    "tuned": "Every loss tuned: accuracy",
+    "tuned_ece": "Every loss tuned: calibration",
+    "open_choices": "The recipe's open choices",
+    "costs": "What it cost",
+}
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,7 @@ class _Section:
     heading: str
     table: Table
     notes: list[str]
-    figures: list[str]
+    figures: list[tuple[str, str]]  # title and SVG
 
 
 def render_page(store: Store, *, recipe: str | None = None) -> str:
@@ -52,10 +58,9 @@ def render_page(store: Store, *, recipe: str | None = None) -> str:
     sections = []
     for name in SHOWN:
         table, notes = shown(name, store, recipe=recipe)
-        heading = _HEADINGS.get(name, name.replace("_", " "))
         # Our own drawings, escaped where they were made: like the style sheet, not data.
-        drawn = [Markup(svg) for svg in _figures(name, store, recipe)]
-        sections.append(_Section(name, heading[0].upper() + heading[1:], table, notes, list(drawn)))
+        drawn = [(title, Markup(svg)) for title, svg in _figures(name, store, recipe)]
+        sections.append(_Section(name, _heading(name), table, notes, list(drawn)))
     css = (files("gence.report") / "templates" / "report.css").read_text(encoding="utf-8")
     return environment.get_template("paper.html").render(
         sections=sections, version=__version__, css=Markup(css), recipe=recipe or "paper"
@@ -69,7 +74,14 @@ def write_page(store: Store, out: str | os.PathLike[str], *, recipe: str | None 
     return path
 
 
-def _figures(name: str, store: Store, recipe: str | None) -> list[str]:
+def _heading(name: str) -> str:
+    if name in _HEADINGS:
+        return _HEADINGS[name]
+    exhibit = load_exhibit(name)
+    return f"{exhibit.where}: {exhibit.title[0].lower()}{exhibit.title[1:]}"
+
+
+def _figures(name: str, store: Store, recipe: str | None) -> list[tuple[str, str]]:
     if name not in ("reliability", "batch_size"):
         return []
     exhibit = load_exhibit(name, named_recipe(recipe) if recipe else None)
@@ -87,13 +99,16 @@ def _figures(name: str, store: Store, recipe: str | None) -> list[str]:
         ]
     losses = list(dict.fromkeys(str(column.loss) for column in exhibit.columns))
     return [
-        inlined(
-            as_svg(figure, f"{name}-{i}"),
-            name=f"{name}-{i}",
-            title=title,
-            description="The numbers are in the table of this section.",
-            marks=[],  # printed colours stay: this page has no switches that would need them as variables
-            losses=range(len(losses)),
+        (
+            title,
+            inlined(
+                as_svg(figure, f"{name}-{i}"),
+                name=f"{name}-{i}",
+                title=title,
+                description="The numbers are in the table of this section.",
+                marks=[],  # printed colours stay: this page has no switches that would need them as variables
+                losses=range(len(losses)),
+            ),
         )
         for i, (title, figure) in enumerate(drawn)
         if figure is not None
