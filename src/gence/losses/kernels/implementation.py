@@ -124,9 +124,11 @@ def backward(
     """Gradients of the logits and, where asked for, of the context."""
     classes, stats, context_stats = saved
     if is_tiny(logits, context, problem.reduction):
-        return classes * upstream, None
+        if logits.dtype == classes.dtype:
+            return classes * upstream, None
+        return torch.mul(classes, upstream, out=torch.empty_like(classes, dtype=logits.dtype)), None
     if problem.reduction == NONE:
-        upstream = upstream.reshape(-1).float()
+        upstream = upstream.reshape(-1).float().contiguous()  # that of a sum is one number, expanded
         if problem.mode == INDEX:  # what comes for an ignored row must not count, not even if it is NaN
             upstream = torch.where(problem.first != problem.ignore_index, upstream, 0.0)
         classes = _row_weighted_classes(problem, logits, classes, stats, upstream)
@@ -140,7 +142,8 @@ def _tiny_forward(problem: Problem, logits: Tensor, dtype: torch.dtype, with_gra
     n, K = logits.shape
     rows, columns = power_of_two(n), power_of_two(K)
     loss = torch.empty((), dtype=dtype, device=logits.device)
-    grad = torch.empty((n, K) if with_grad else (0,), dtype=logits.dtype, device=logits.device)
+    # In float32 also for half types, so that the product with the upstream gradient is rounded once.
+    grad = torch.empty((n, K) if with_grad else (0,), dtype=torch.float32, device=logits.device)
     static = (
         K,
         rows,

@@ -83,7 +83,8 @@ def _forward_fake(
     n, K = logits.shape
     value = logits.new_empty((n,) if reduction == NONE else (), dtype=dtype)
     if implementation.is_tiny(logits, context, reduction):
-        return value, logits.new_empty((n, K)), logits.new_empty(0), logits.new_empty(0)
+        grad = logits.new_empty((n, K), dtype=torch.float32)
+        return value, grad, grad.new_empty(0), grad.new_empty(0)
     classes = logits.new_empty(implementation.class_floats(K), dtype=torch.float32)
     stats = logits.new_empty(4 * n, dtype=torch.float32)
     rows = 0 if context is None else context.shape[0]

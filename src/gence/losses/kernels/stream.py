@@ -523,8 +523,11 @@ def stream_backward(
         scale = tl.load(upstream).to(tl.float32) * tl.load(classes + 3 * KP + INVERSE_DENOMINATOR)
     chunks = tl.cdiv(n, CHUNK)
     tickets = (chunks + LAG) * PER_STEP
+    mine = extreme <= 0.0
+    if LOG_SPACE:
+        mine = extreme > 0.0
     ticket = tickets
-    if (extreme > 0.0) == LOG_SPACE:
+    if mine:
         ticket = tl.atomic_add(counters, 1, sem="relaxed")
     while ticket < tickets:
         following = tl.atomic_add(counters, 1, sem="relaxed")

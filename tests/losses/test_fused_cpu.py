@@ -1,0 +1,146 @@
+"""The CPU path against float64, where it applies, and that it steps aside where it does not."""
+
+import itertools
+
+import pytest
+import torch
+
+import gence
+from gence import TwoHot
+from gence.losses import fused_cpu
+
+
+def make(kind, n, K, dtype):
+    torch.manual_seed(0)
+    logits = (torch.randn(n, K) * 3).to(dtype)
+    labels = torch.randint(0, K, (n,))
+    if kind == "ignore":
+        labels[::3] = -7
+    if kind == "two_hot":
+        return logits, TwoHot(labels, torch.randint(0, K, (n,)), torch.rand(n))
+    return logits, labels
+
+
+def double(value):
+    if isinstance(value, TwoHot):
+        return TwoHot(value.first, value.second, value.share.double())
+    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+
+def run(backend, logits, target, upstream, context, **arguments):
+    leaves = [logits.detach().requires_grad_()]
+    if context is not None:
+        leaves.append(context.detach().requires_grad_())
+    with gence.set_backend(backend):
+        loss = gence.gen_cross_entropy(
+            leaves[0], target, context=leaves[1] if context is not None else None, **arguments
+        )
+        return [loss.detach(), *torch.autograd.grad(loss, leaves, upstream.to(loss.dtype))]
+
+
+def check(logits, target, upstream, context=None, **arguments):
+    ours = run("auto", logits, target, upstream, context, **arguments)
+    plain = run("torch", logits, target, upstream, context, **arguments)
+    wide = {name: double(value) for name, value in arguments.items()}
+    exact = run(
+        "torch", logits.double(), double(target), upstream, None if context is None else context.double(), **wide
+    )
+    for own, other, true in zip(ours, plain, exact, strict=True):
+        assert own.dtype == other.dtype
+        error, allowed = (own - true).norm(), 1.5 * (other - true).norm() + 2e-6 * true.norm() + 1e-6
+        assert error <= allowed, f"error {error:.3g}, allowed {allowed:.3g}"
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(fused_cpu, "BLOCK_BYTES", 400)
+
+
+CASES = list(
+    itertools.product(
+        ("index", "ignore", "two_hot"),
+        (torch.float32, torch.bfloat16),
+        ("mean", "sum", "none"),
+        (0.0, 0.1),
+        (False, True),
+    )
+)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("anchor", ["no", "float", "tensor", "prior"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_error_is_no_larger_than_the_plain_paths(case, anchor):
+    kind, dtype, reduction, smoothing, rich = case
+    logits, target = make(kind, 16, 21, dtype)
+    arguments = {"reduction": reduction, "label_smoothing": smoothing}
+    if kind == "ignore":
+        arguments["ignore_index"] = -7
+    if rich:
+        arguments["weight"] = torch.rand(21) + 0.2
+    if anchor != "no":
+        arguments["anchor"] = torch.tensor(0.3) if anchor == "tensor" else 0.3
+    if anchor == "prior":
+        arguments["prior"] = torch.rand(21).softmax(0)
+    upstream = torch.randn(16 if reduction == "none" else ())
+    check(logits, target, upstream, torch.randn(5, 21).to(dtype) if rich else None, **arguments)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("scale", [1.0, 1e4, 300.0])
+def test_extreme_logits_and_columns_that_underflow(scale):
+    logits, target = make("index", 12, 17, torch.float32)
+    logits = logits * scale
+    logits[:, 3] = -400.0
+    target[0] = 3
+    check(logits, target, torch.tensor(1.0))
+    check(logits, target, torch.linspace(-1, 2, 12), logits[:3] * 0.5, reduction="none")
+
+
+def test_ignored_rows_may_hold_anything():
+    logits, target = make("ignore", 12, 17, torch.float32)
+    poisoned = logits.masked_fill((target == -7)[:, None], float("nan"))
+    one = torch.tensor(1.0)
+    for own, plain in zip(
+        run("auto", poisoned, target, one, None, ignore_index=-7),
+        run("torch", logits, target, one, None, ignore_index=-7),
+        strict=True,
+    ):
+        torch.testing.assert_close(own, plain)
+
+
+def test_second_derivative_and_second_backward_pass():
+    logits, target = make("ignore", 9, 5, torch.float64)
+    z = logits.requires_grad_()
+
+    def loss(values):
+        return gence.gen_cross_entropy(values, target, ignore_index=-7, label_smoothing=0.1, anchor=0.2)
+
+    assert torch.autograd.gradcheck(loss, (z,))
+    assert torch.autograd.gradgradcheck(loss, (z,))
+    value = loss(z)
+    first, second = (torch.autograd.grad(value, z, retain_graph=True)[0] for _ in range(2))
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
+
+
+def test_logits_are_not_overwritten():
+    logits, target = make("index", 9, 5, torch.float32)
+    before = logits.clone()
+    run("auto", logits, target, torch.tensor(1.0), None)
+    torch.testing.assert_close(logits, before, rtol=0, atol=0)
+
+
+def test_used_by_default_and_not_where_it_does_not_apply(monkeypatch):
+    calls = []
+    original = fused_cpu.loss
+    monkeypatch.setattr(fused_cpu, "loss", lambda *args: calls.append(1) or original(*args))
+    logits, target = make("index", 9, 5, torch.float32)
+    gence.gen_cross_entropy(logits, target)
+    assert len(calls) == 1
+    with gence.set_backend("torch"):
+        gence.gen_cross_entropy(logits, target)
+    gence.gen_cross_entropy(logits, logits.softmax(1))
+    torch.vmap(gence.gen_cross_entropy)(logits[None], target[None])
+    torch.func.grad(gence.gen_cross_entropy)(logits, target)
+    gence.gen_cross_entropy(logits, target, torch.rand(5).requires_grad_())
+    assert len(calls) == 1

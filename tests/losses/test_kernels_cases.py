@@ -1,0 +1,324 @@
+"""The kernels against the plain implementation: their error against float64 may not exceed its own plus a tolerance.
+
+Runs on a GPU, or on the CPU under TRITON_INTERPRET=1 (see test_kernels.py); skipped elsewhere.
+"""
+
+import itertools
+import os
+import random
+
+import pytest
+import torch
+
+import gence
+from gence import TwoHot
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cpu" if INTERPRETED else "cuda"
+# The interpreter truncates where the device rounds to bfloat16, so it is tried on the other half type.
+HALF = torch.float16 if INTERPRETED else torch.bfloat16
+
+pytestmark = [
+    pytest.mark.skipif(
+        not INTERPRETED and not torch.cuda.is_available(), reason="needs a GPU, or the process of test_kernels.py"
+    ),
+    # Masked lanes of the interpreter compute with infinities, which NumPy warns of.
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning:triton.*"),
+]
+
+REGIMES = {
+    "tiny": {},
+    "rows": {"tiny_elements": 0, "rows_elements": 64},
+    "stream": {
+        "tiny_elements": 0,
+        "rows_columns": 0,
+        "tile_columns": 16 if INTERPRETED else 256,
+        "unroll": 2,
+        "chunk_bytes": 600,
+        "lag": 1,
+        "backward_lag": 2,
+        "tile_rows": 2,
+        "sum_rows": 4,
+        "backward_rows": 2,
+        "pieces": 2,
+        "finalise_columns": 16,
+    },
+}
+
+
+@pytest.fixture(params=REGIMES)
+def regime(request):
+    from gence.losses.kernels import tuning
+
+    with tuning.override(**REGIMES[request.param]):
+        yield request.param
+
+
+def make(kind, n, K, dtype, seed=0, scale=3.0):
+    torch.manual_seed(seed)
+    logits = (torch.randn(n, K) * scale).to(dtype)
+    labels = torch.randint(0, K, (n,))
+    if kind == "ignore":
+        labels[::3] = -100
+    if kind == "two_hot":
+        return logits.to(DEVICE), TwoHot(*(t.to(DEVICE) for t in (labels, torch.randint(0, K, (n,)), torch.rand(n))))
+    if kind == "probs":
+        return logits.to(DEVICE), torch.rand(n, K).softmax(1).to(DEVICE)
+    return logits.to(DEVICE), labels.to(DEVICE)
+
+
+def double(value):
+    if isinstance(value, TwoHot):
+        return TwoHot(value.first, value.second, value.share.double())
+    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+
+def run(backend, logits, target, upstream=None, context=None, **arguments):
+    """Loss and gradients of logits and context."""
+    logits = logits.detach().requires_grad_()
+    leaves = [logits]
+    if context is not None:
+        context = context.detach().requires_grad_()
+        leaves.append(context)
+    with gence.set_backend(backend):
+        loss = gence.gen_cross_entropy(logits, target, context=context, **arguments)
+        if upstream is not None:
+            upstream = upstream.to(loss.dtype)
+        return [loss.detach(), *torch.autograd.grad(loss, leaves, upstream)]
+
+
+def check(logits, target, upstream=None, context=None, tolerance=2e-6, **arguments):
+    """The kernels' error against float64 is at most the plain path's, and a little."""
+    ours = run("triton", logits, target, upstream, context, **arguments)
+    plain = run("torch", logits, target, upstream, context, **arguments)
+    wide = {name: double(value) for name, value in arguments.items()}
+    exact = run("torch", double(logits), double(target), upstream, None if context is None else double(context), **wide)
+    for own, other, true in zip(ours, plain, exact, strict=True):
+        assert own.dtype == other.dtype
+        assert own.shape == other.shape
+        allowed = 1.5 * (other.double() - true).norm() + tolerance * true.norm() + 1e-6
+        error = (own.double() - true).norm()
+        assert error <= allowed, f"error {error:.3g}, allowed {allowed:.3g}, size {true.norm():.3g}"
+
+
+_ALL = list(
+    itertools.product(
+        ("index", "ignore", "two_hot", "probs"),
+        (torch.float32, HALF),
+        ((16, 21), (7, 13), (8, 40)),
+        ("mean", "sum", "none"),
+        (0.0, 0.1),
+        (False, True),
+        ("no", "float", "tensor", "prior"),
+        (False, True),
+    )
+)
+
+
+@pytest.mark.parametrize("case", random.Random(0).sample(_ALL, 8 if INTERPRETED else 60), ids=str)
+def test_error_is_no_larger_than_the_plain_paths(case, regime):
+    kind, dtype, (n, K), reduction, smoothing, weighted, anchor, with_context = case
+    logits, target = make(kind, n, K, dtype)
+    arguments = {"reduction": reduction, "label_smoothing": smoothing}
+    if weighted:
+        arguments["weight"] = (torch.rand(K) + 0.2).to(DEVICE)
+    if anchor != "no":
+        arguments["anchor"] = torch.tensor(0.3, device=DEVICE) if anchor == "tensor" else 0.3
+    if anchor == "prior":
+        arguments["prior"] = torch.rand(K).softmax(0).to(DEVICE)
+    context = torch.randn(5, K).to(dtype).to(DEVICE) if with_context else None
+    upstream = torch.randn(n if reduction == "none" else ()).to(DEVICE)
+    check(logits, target, upstream, context, **arguments)
+
+
+@pytest.mark.parametrize(("n", "K"), [(1, 1), (5, 1), (1, 9), (2, 2), (33, 3), (3, 33)])
+def test_small_and_ragged_shapes(n, K, regime):
+    logits, target = make("index", n, K, torch.float32)
+    check(logits, target, context=torch.randn(2, K).to(DEVICE))
+
+
+@pytest.mark.parametrize("scale", [1e4, 300.0])
+def test_extreme_logits_and_columns_that_underflow(scale, regime):
+    logits, target = make("index", 12, 17, torch.float32, scale=scale)
+    logits[:, 3] = -400.0  # log S_3 is in the hundreds below 0, and class 3 is in the targets
+    target[0] = 3
+    ours = run("triton", logits, target)
+    assert all(bool(value.isfinite().all()) for value in ours)
+    # A log of several hundred carries a float32 error of some 1e-5, here and in the plain path.
+    check(logits, target, tolerance=2e-5)
+    check(logits, target, torch.linspace(-1, 2, 12).to(DEVICE), tolerance=2e-5, reduction="none")
+    prior = torch.full((17,), 1 / 17).to(DEVICE)
+    check(logits, target, context=logits[:3] * 0.5, tolerance=2e-5, anchor=0.5, prior=prior)
+
+
+def test_ignored_rows_may_hold_anything(regime):
+    logits, target = make("ignore", 12, 17, torch.float32)
+    poisoned = logits.clone()
+    poisoned[target == -100] = float("nan")
+    loss, grad = run("triton", poisoned, target)
+    expected_loss, expected_grad = run("torch", logits, target)
+    torch.testing.assert_close(loss, expected_loss)
+    torch.testing.assert_close(grad, expected_grad)
+
+
+def test_all_ignored_is_nan_with_zero_gradient(regime):
+    logits, target = make("index", 6, 5, torch.float32)
+    loss, grad = run("triton", logits, torch.full_like(target, -100))
+    assert bool(loss.isnan())
+    torch.testing.assert_close(
+        run("triton", logits, torch.full_like(target, -100), reduction="sum")[0], loss.new_zeros(())
+    )
+    torch.testing.assert_close(grad, torch.zeros_like(grad))
+
+
+def test_nan_in_a_row_that_counts_reaches_the_loss(regime):
+    logits, target = make("index", 6, 5, torch.float32)
+    logits[2, 1] = float("nan")
+    assert bool(run("triton", logits, target)[0].isnan())
+
+
+def test_strided_and_misaligned_logits_are_read_and_not_written(regime):
+    logits, target = make("index", 8, 13, torch.float32)
+    base = torch.full((8, 20), 1e30, device=DEVICE)
+    strided = base[:, 3:16]
+    strided.copy_(logits)
+    transposed = logits.t().contiguous().t()
+    expected = run("torch", logits, target)
+    for view in (strided, transposed, logits.repeat_interleave(2, 0)[::2]):
+        before = view.clone()
+        for own, plain in zip(run("triton", view, target), expected, strict=True):
+            torch.testing.assert_close(own, plain, atol=2e-6, rtol=1e-5)
+        torch.testing.assert_close(view, before, rtol=0, atol=0)
+    assert bool((base[:, :3] == 1e30).all())
+
+
+def test_deterministic_on_request(regime):
+    logits, target = make("two_hot", 16, 21, torch.float32)
+    torch.use_deterministic_algorithms(True)
+    try:
+        first, second = (run("triton", logits, target, context=logits[:9]) for _ in range(2))
+        check(logits, target, context=logits[:9])
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for one, other in zip(first, second, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def test_layouts_of_dense_prediction(regime):
+    torch.manual_seed(0)
+    logits = torch.randn(2, 5, 3, 2, device=DEVICE)
+    target = torch.randint(0, 5, (2, 3, 2), device=DEVICE)
+    check(logits, target)
+    check(logits, target, torch.rand(2, 3, 2, device=DEVICE), reduction="none")
+
+
+def test_second_derivative_and_second_backward_pass(regime):
+    logits, target = make("index", 6, 5, torch.float32)
+    found = []
+    for backend in ("triton", "torch"):
+        z = logits.clone().requires_grad_()
+        with gence.set_backend(backend):
+            loss = gence.gen_cross_entropy(z, target)
+            (grad,) = torch.autograd.grad(loss, z, create_graph=True)
+            (curvature,) = torch.autograd.grad(grad.square().sum(), z)
+            loss = gence.gen_cross_entropy(z, target)
+            twice = [torch.autograd.grad(loss, z, retain_graph=True)[0] for _ in range(2)]
+        torch.testing.assert_close(*twice, rtol=0, atol=0)
+        found.append((curvature, twice[0]))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_label_out_of_range_is_nan_on_a_device_that_is_not_looked_at():
+    from gence.losses.kernels import autograd
+    from gence.losses.kernels.problem import problem_of
+
+    logits, target = make("index", 6, 5, torch.float32)
+    target[1] = 99
+    problem = problem_of(target, None, -100, "mean", 0.0, 0.0, None, logits)
+    assert bool(autograd.loss(logits, None, problem, torch.float32).isnan())
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")
+def test_operator_keeps_its_promises():
+    from gence.losses.kernels import operator  # noqa: F401 - registers it
+
+    logits, target = make("index", 6, 5, torch.float32)
+    arguments = (None, target, None, None, None, None, None, 0.1, 1, -100, 2, 0.0, torch.float32)
+    torch.library.opcheck(torch.ops.gence.gen_cross_entropy.default, (logits.requires_grad_(), *arguments))
+
+
+def test_compiled_in_one_graph(regime):
+    torch._dynamo.reset()
+    backend = "aot_eager" if INTERPRETED else "inductor"
+    compiled = torch.compile(gence.gen_cross_entropy, backend=backend, fullgraph=True)
+    logits, target = make("index", 12, 9, torch.float32)
+    z = logits.clone().requires_grad_()
+    with gence.set_backend("triton"):
+        loss = compiled(z, target, anchor=0.1)
+    expected_loss, expected = run("torch", logits, target, anchor=0.1)
+    torch.testing.assert_close(loss.detach(), expected_loss)
+    torch.testing.assert_close(torch.autograd.grad(loss, z)[0], expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(INTERPRETED, reason="needs a GPU")
+class TestOnlyOnAGPU:
+    def test_chosen_by_itself(self):
+        from gence.losses.kernels import launch
+
+        logits, target = make("index", 64, 7, torch.float32, seed=3)
+        before = len(launch._compiled)
+        run("auto", logits, target, ignore_index=-7)
+        assert len(launch._compiled) > before
+
+    def test_more_than_two_to_the_31_logits(self):
+        n, K = 34000, 65536
+        logits = torch.empty(n, K, dtype=torch.bfloat16, device="cuda").normal_()
+        target = torch.randint(0, K, (n,), device="cuda")
+        loss, grad = run("triton", logits, target)
+        sums = sum(part.float().softmax(1).sum(0) for part in logits.split(1000))
+        costs = [
+            -(part.float().log_softmax(1).gather(1, y[:, None]).squeeze(1) - sums[y].log())
+            for part, y in zip(logits.split(1000), target.split(1000), strict=True)
+        ]
+        torch.testing.assert_close(loss.float(), torch.cat(costs).mean(), rtol=5e-3, atol=0)
+        pull = torch.bincount(target, minlength=K) / sums
+        p = logits[-8:].float().softmax(1)
+        expected = p * (1 + pull - (p @ pull)[:, None])
+        expected[torch.arange(8), target[-8:]] -= 1
+        torch.testing.assert_close(grad[-8:].float() * n, expected, rtol=2e-2, atol=2e-2)
+
+    @pytest.mark.parametrize(("n", "K"), [(100, 10), (512, 1000), (64, 40000)])
+    def test_captured_in_a_graph(self, n, K):
+        logits, target = make("index", n, K, torch.float32)
+        z = logits.clone().requires_grad_()
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                torch.autograd.grad(gence.gen_cross_entropy(z, target), z)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            loss = gence.gen_cross_entropy(z, target)
+            (grad,) = torch.autograd.grad(loss, z)
+        other, _ = make("index", n, K, torch.float32, seed=5)
+        with torch.no_grad():
+            z.copy_(other)
+        graph.replay()
+        expected_loss, expected = run("torch", other, target)
+        torch.testing.assert_close(loss, expected_loss)
+        torch.testing.assert_close(grad, expected, rtol=1e-4, atol=1e-6)
+
+    def test_autocast_gives_float32(self):
+        logits, target = make("index", 32, 9, torch.bfloat16)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            assert gence.gen_cross_entropy(logits, target).dtype == torch.float32
+        assert gence.gen_cross_entropy(logits, target).dtype == torch.bfloat16
+
+    def test_float64_takes_the_plain_path(self):
+        logits, target = make("index", 32, 9, torch.float64)
+        assert run("auto", logits, target)[0].dtype == torch.float64
+        with pytest.raises(RuntimeError, match="float64"):
+            run("triton", logits, target)
