@@ -1,9 +1,8 @@
 """Exact gradient accumulation with Lightning: manual optimisation, because a large batch needs two passes.
 
 Each batch of the loader is the large one; the module cuts it into micro-batches that fit in memory.
+Run: python examples/accumulation_lightning.py --devices 2
 """
-
-from __future__ import annotations
 
 import argparse
 
@@ -52,16 +51,9 @@ def main() -> None:
     devices = parser.parse_args().devices
     lightning.seed_everything(0)
     images, labels = torch.randn(256, 20), torch.randint(5, (256,))
-    trainer = lightning.Trainer(
-        max_epochs=3,
-        accelerator="cpu",
-        devices=devices,
-        strategy="ddp" if devices > 1 else "auto",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+    strategy = "ddp" if devices > 1 else "auto"
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = lightning.Trainer(max_epochs=3, accelerator="cpu", devices=devices, strategy=strategy, **quiet)
     model = Classifier()
     trainer.fit(model, DataLoader(TensorDataset(images, labels), batch_size=64, shuffle=True))
     print(f"loss of the last batch: {trainer.callback_metrics['loss']:.4f}")
