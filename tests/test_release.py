@@ -7,6 +7,7 @@ torch's own metadata asks for, and nothing else. Figures go to build/release.jso
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -37,7 +38,10 @@ print(json.dumps({"seconds": times, "new": sorted(new), "file": gence.__file__})
 
 
 def run(*command: str | Path, cwd: Path | None = None) -> str:
-    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, check=False)
+    # PYTHONPATH would let the empty environment see the checkout.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    arguments = [str(part) for part in command]
+    done = subprocess.run(arguments, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout
 

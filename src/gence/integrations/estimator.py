@@ -1,8 +1,8 @@
 """A scikit-learn classifier that trains a network with GenCE, or with any other loss of the registry.
 
-Written on torch and not on skorch: scikit-learn's checks want what skorch's ``NeuralNetClassifier`` does not give
-(float64 and integer input as it comes, ``sample_weight`` in ``fit``, an unfitted object that can be cloned without a
-module), and its loop treats the rows of a batch one by one, where GenCE's weights have to enter the batch's sums.
+Written on torch and not on skorch: scikit-learn's checks want what skorch's ``NeuralNetClassifier`` does not give (a
+constructor without arguments, input of any number type, ``sample_weight`` in ``fit``), and its loop takes a batch's loss
+as a mean over rows, where weights have to enter GenCE's sums over the batch.
 """
 
 from __future__ import annotations
