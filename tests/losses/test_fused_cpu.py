@@ -97,6 +97,23 @@ def test_extreme_logits_and_columns_that_underflow(scale):
     check(logits, target, torch.linspace(-1, 2, 12), logits[:3] * 0.5, reduction="none")
 
 
+@pytest.mark.usefixtures("small_blocks")
+def test_ignored_rows_beside_columns_that_underflow():
+    logits, target = make("ignore", 12, 17, torch.float32)
+    logits[:, 3] = -400.0
+    logits[:, 5] = -torch.inf
+    target[target == 5] = 4
+    target[1] = 3
+    check(logits, target, torch.tensor(1.0), ignore_index=-7)
+
+
+def test_float64_keeps_its_precision():
+    logits, target = make("index", 12, 17, torch.float64)
+    ours, plain = (run(name, logits, target, torch.tensor(1.0), None, anchor=0.3) for name in ("auto", "torch"))
+    for own, other in zip(ours, plain, strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-12, atol=1e-14)
+
+
 def test_ignored_rows_may_hold_anything():
     logits, target = make("ignore", 12, 17, torch.float32)
     poisoned = logits.masked_fill((target == -7)[:, None], float("nan"))

@@ -152,6 +152,15 @@ def test_extreme_logits_and_columns_that_underflow(scale, regime):
     check(logits, target, context=logits[:3] * 0.5, tolerance=2e-5, anchor=0.5, prior=prior)
 
 
+def test_ignored_rows_beside_columns_that_underflow(regime):
+    logits, target = make("ignore", 12, 17, torch.float32)
+    logits[:, 3] = -400.0
+    logits[:, 5] = -torch.inf
+    target[target == 5] = 4
+    target[1] = 3
+    check(logits, target, tolerance=2e-5)
+
+
 def test_ignored_rows_may_hold_anything(regime):
     logits, target = make("ignore", 12, 17, torch.float32)
     poisoned = logits.clone()

@@ -7,6 +7,7 @@ sinks so low that they would underflow: on a CPU a look at the values costs noth
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,7 +136,7 @@ class _CPULoss(torch.autograd.Function):
             rows = float(problem.taking_part(cost).sum()) + (0 if context is None else context.shape[0])
             if rows > 0:
                 relative = torch.where(pi > 0, pi * log_s, 0.0).sum()
-                divergence = torch.xlogy(pi, pi).sum() - relative + pi.sum() * torch.tensor(rows).log()
+                divergence = torch.xlogy(pi, pi).sum() - relative + pi.sum() * math.log(rows)
                 cost = cost + problem.anchor * tau * divergence
         denominator = _denominator(problem, n)
         ctx.problem, ctx.denominator, ctx.anchored = problem, denominator, anchored
@@ -269,7 +270,7 @@ def _gradient_blocks(
                 z = z.masked_fill(~valid[start:stop, None], 0.0)
             q = pull * torch.exp(z.log_softmax(1)[:, classes] - log_s)
             if valid is not None:
-                q.mul_(valid[start:stop, None])
+                q.masked_fill_(~valid[start:stop, None], 0.0)  # where there may be an infinity
             r = r + q.sum(1)
         p.mul_(torch.add((own[start:stop] - r)[:, None], c, out=scratch[: stop - start]))
         if q is not None:
