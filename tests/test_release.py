@@ -47,21 +47,21 @@ def run(*command: str | Path, cwd: Path | None = None) -> str:
 
 
 def needed_by(name: str) -> set[str]:
-    """The distribution and, recursively, what its metadata asks for on this machine."""
-    found: set[str] = set()
-    waiting = [name]
+    """The distribution and, recursively, what its metadata asks for on this machine, extras included."""
+    seen: set[tuple[str, str]] = set()
+    waiting = [(canonicalize_name(name), "")]
     while waiting:
-        current = canonicalize_name(waiting.pop())
-        if current in found:
-            continue
+        current, extra = waiting.pop()
         try:
-            requirements = metadata.requires(current) or []
+            requirements = [Requirement(text) for text in metadata.requires(current) or []]
         except metadata.PackageNotFoundError:  # e.g. setuptools, which an installation may do without
             continue
-        found.add(current)
-        parsed = [Requirement(text) for text in requirements]
-        waiting += [r.name for r in parsed if r.marker is None or r.marker.evaluate({"extra": ""})]
-    return found
+        seen.add((current, extra))
+        for needed in requirements:
+            if needed.marker is None or needed.marker.evaluate({"extra": extra}):
+                pairs = {(canonicalize_name(needed.name), wanted) for wanted in ("", *needed.extras)}
+                waiting += pairs - seen
+    return {current for current, _ in seen}
 
 
 @pytest.fixture(scope="module")

@@ -65,6 +65,14 @@ def test_huggingface_on_one_process(tmp_path: Path, whole_batch: dict[str, Any])
     assert found["eval_loss"] == pytest.approx(whole_batch["eval_loss"], abs=1e-5)
 
 
+def test_huggingface_repeats_dropout(tmp_path: Path) -> None:
+    seen = trainers.train_huggingface(tmp_path, 8, 4, dropout=0.5)["seen"]
+    assert_close(seen[:4], seen[4:8], rtol=0, atol=0)
+    assert not torch.equal(seen[0], seen[1])
+    # The last step of an epoch has 2 micro-batches.
+    assert_close(seen[24:26], seen[26:28], rtol=0, atol=0)
+
+
 def test_the_plain_trainer_fails_the_same_comparison(tmp_path: Path, whole_batch: dict[str, Any]) -> None:
     found = trainers.train_huggingface(tmp_path, 8, 4, exact=False)
     assert (found["weights"] - whole_batch["weights"]).abs().max() > 1e-3

@@ -33,7 +33,7 @@ def tokens() -> list[dict[str, Any]]:
     ][:ROWS]
 
 
-def bert() -> nn.Module:
+def bert(dropout: float = 0.0) -> nn.Module:
     from transformers import BertConfig, BertForSequenceClassification
 
     torch.manual_seed(0)
@@ -46,7 +46,7 @@ def bert() -> nn.Module:
             intermediate_size=32,
             max_position_embeddings=64,
             num_labels=10,
-            hidden_dropout_prob=0.0,
+            hidden_dropout_prob=dropout,
             attention_probs_dropout_prob=0.0,
             initializer_range=0.3,  # so that a few steps move it
         )
@@ -54,7 +54,9 @@ def bert() -> nn.Module:
     return model
 
 
-def train_huggingface(folder: Path, batch_size: int, accumulation: int, *, exact: bool = True) -> dict[str, Any]:
+def train_huggingface(
+    folder: Path, batch_size: int, accumulation: int, *, exact: bool = True, dropout: float = 0.0
+) -> dict[str, Any]:
     """SGD and not Adam, which blows gradients that are 0 but for rounding up to whole steps."""
     from transformers import Trainer, TrainingArguments
 
@@ -75,7 +77,10 @@ def train_huggingface(folder: Path, batch_size: int, accumulation: int, *, exact
         disable_tqdm=True,
         seed=3,
     )
-    common: dict[str, Any] = {"model": bert(), "args": arguments, "train_dataset": tokens()}
+    model = bert(dropout)
+    seen: list[Tensor] = []  # logits of every forward pass
+    model.register_forward_hook(lambda module, inputs, output: seen.append(output["logits"].detach()))
+    common: dict[str, Any] = {"model": model, "args": arguments, "train_dataset": tokens()}
     if exact:
         trainer = GenCETrainer(**common, eval_dataset=tokens(), criterion=criterion())
     else:
@@ -86,7 +91,7 @@ def train_huggingface(folder: Path, batch_size: int, accumulation: int, *, exact
     start = weights(trainer.model)
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    found = {"weights": weights(trainer.model), "moved": weights(trainer.model) - start, "losses": losses}
+    found = {"weights": weights(trainer.model), "moved": weights(trainer.model) - start, "losses": losses, "seen": seen}
     if exact:
         found["eval_loss"] = trainer.evaluate()["eval_loss"]
     return found

@@ -1,8 +1,8 @@
 """A scikit-learn classifier that trains a network with GenCE, or with any other loss of the registry.
 
 Written on torch and not on skorch: scikit-learn's checks want what skorch's ``NeuralNetClassifier`` does not give (a
-constructor without arguments, input of any number type, ``sample_weight`` in ``fit``), and its loop takes a batch's loss
-as a mean over rows, where weights have to enter GenCE's sums over the batch.
+constructor without arguments, input of any number type, ``sample_weight`` in ``fit``), and its loop takes a batch's
+loss as a mean over rows, where weights have to enter GenCE's sums over the batch.
 """
 
 from __future__ import annotations
