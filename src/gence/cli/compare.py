@@ -1,4 +1,4 @@
-"""``gence compare``, ``gence report`` and ``gence show``: does GenCE help on these data?"""
+"""``gence compare`` and ``gence report``: does GenCE help on these data?"""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Add ``gence compare``; ``gence report`` and ``gence show`` also know the paper, and call what is here."""
     app.command()(compare)
-    app.command()(report)
-    app.command()(show)
 
 
 def compare(
@@ -98,25 +96,16 @@ def compare(
         raise typer.Exit(1)
 
 
-def report(
-    store: Annotated[Path, typer.Argument(help="Folder of the records.")],
-    out: Annotated[Path, typer.Option(help="Folder of the report.")] = Path("gence-report"),
-) -> None:
-    """Write the report of a store: one page, and every figure and table as a file.
-
-    Example: gence report runs/ --out report/
-    """
+def report(store: Path, out: Path) -> None:
+    """Write the report of a store: one page, and every figure and table as a file (``gence report STORE``)."""
     from gence.report.build import build_report, write_report
 
     page = write_report(build_report(store), out)
     print(f"Report: {page} ({page.stat().st_size / 1e6:.1f} MB)")
 
 
-def show(store: Annotated[Path, typer.Argument(help="Folder of the records.")]) -> None:
-    """Print what a store says: for every setting the verdict and the table of losses.
-
-    Example: gence show gence-report/store
-    """
+def show(store: Path) -> None:
+    """Print what a store says: for every setting the table of losses and the verdict (``gence show STORE``)."""
     from gence.experiment.store import Store
     from gence.report.aggregate import load_rows, settings
     from gence.report.verdict import judge

@@ -116,7 +116,9 @@ def settings(frame: pd.DataFrame) -> list[Setting]:
         else:
             found.append(rows)
     found.sort(key=len, reverse=True)
-    differing = [c for c in (*fixed, *_PER_RUN) if len({_word(rows[c].iloc[0]) for rows in found}) > 1]
+    # What each loss was given by tuning differs inside a setting, so it cannot name one.
+    naming = [c for c in (*fixed, *_PER_RUN) if all(rows[c].nunique(dropna=False) == 1 for rows in found)]
+    differing = [c for c in naming if len({_word(rows[c].iloc[0]) for rows in found}) > 1]
     return [Setting(_title(rows, differing), rows.reset_index(drop=True)) for rows in found]
 
 

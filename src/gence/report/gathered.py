@@ -12,6 +12,8 @@ from gence.experiment.records import Record
 from gence.experiment.store import Store
 from gence.report.aggregate import Setting, losses_in
 
+_BINS = 24  # of a small figure; records have more
+
 
 @dataclass(frozen=True, kw_only=True)
 class Gathered:
@@ -67,7 +69,7 @@ def pooled_histogram(histograms: Sequence[Any]) -> tuple[np.ndarray, np.ndarray,
     """
     low = min(h["edges"][0] for h in histograms)
     high = max(h["edges"][-1] for h in histograms)
-    edges = np.linspace(low, max(high, low + 1e-9), len(histograms[0]["edges"]))
+    edges = np.linspace(low, max(high, low + 1e-9), _BINS + 1)
     shares = []
     for name in ("id", "ood"):
         runs = []

@@ -100,7 +100,7 @@ def _chapter(chapter: Chapter, number: int, losses: list[str], marks: dict[str, 
             }
         )
     sections = [
-        {"id": f"c{number}-{name}", "title": SECTIONS[name][0], "text": SECTIONS[name][1], "panels": found}
+        {"id": f"c{number}-part-{name}", "title": SECTIONS[name][0], "text": SECTIONS[name][1], "panels": found}
         for name, found in parts.items()
         if found
     ]

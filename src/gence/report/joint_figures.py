@@ -114,6 +114,7 @@ def curves(
     if log:
         _log_axis(ax)
     ax.set(xlabel="epoch", ylabel=label)
+    ax.xaxis.get_major_locator().set_params(integer=True)
     ax.grid(axis="y")
     _legend(figure, ax, subject)
     yield Panel(
@@ -193,12 +194,15 @@ def _limit(values: dict[str, np.ndarray]) -> float:
 
 
 def _log_axis(ax: Axes) -> None:
-    from matplotlib.ticker import FuncFormatter, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     ax.set_yscale("log")
     # The usual labels are formulas, and formulas are off: a class may be called "$x$".
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.yaxis.set_minor_formatter(NullFormatter())
+    low, high = ax.get_ylim()
+    if high < 100 * low:  # powers of ten alone would leave one label or none
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
 
 
 def _legend(figure: Figure, ax: Axes, subject: Subject) -> None:

@@ -60,7 +60,7 @@ class Subject:
 
 
 def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
-    """Return a figure with one set of axes; not one of pyplot, which keeps them in memory and has the user's backend."""
+    """Return a figure with one set of axes: not pyplot's, which it keeps in memory and may show on a screen."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")

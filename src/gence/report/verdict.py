@@ -57,21 +57,24 @@ class MetricVerdict:
     comparisons: dict[str, Comparison]
 
     def sentence(self) -> str:
-        """Return who has the best mean and what that is worth, in a sentence or two."""
+        """Return who has the best mean, and what it and GenCE are worth against the reference."""
         q = self.quantity
         if self.best is None:
             return f"{q.title}: no run has a number."
         summary = self.summaries[self.best]
         spread = f" ± {q.text(summary.std)}" if summary.n > 1 else ""
-        start = f"{q.title}: {loss_title(self.best)} has the best mean, {q.text(summary.mean)}{_sign(q)}{spread}"
-        if self.best == self.reference:
-            rivals = [c for c in self.comparisons.values() if c.outcome == "no difference seen"]
-            tail = f"; {len(rivals)} of {len(self.comparisons)} other losses cannot be told apart from it" * bool(
-                rivals
-            )
-            return f"{start} (n = {summary.n}){tail}."
-        found = self.comparisons[self.best]
-        return f"{start} (n = {summary.n}). Against {loss_title(self.reference)}: {describe(found, q)}."
+        parts = [
+            f"{q.title}: {loss_title(self.best)} has the best mean, {q.text(summary.mean)}{spread}"
+            f"{' %' if q.percent else ''} (n = {summary.n})."
+        ]
+        told = [loss for loss in self.comparisons if loss == self.best or loss.startswith("gence")]
+        for loss in told:
+            against = f"{loss_title(loss)} against {loss_title(self.reference)}"
+            parts.append(f"{against}: {describe(self.comparisons[loss], q)}.")
+        if self.best == self.reference and not told:
+            alike = sum(c.outcome == "no difference seen" for c in self.comparisons.values())
+            parts.append(f"{alike} of {len(self.comparisons)} other losses cannot be told apart from it.")
+        return " ".join(parts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,10 +229,6 @@ def _more_seeds(metrics: Sequence[MetricVerdict]) -> list[str]:
                 f"about {needed} seeds would show it."
             )
     return notes
-
-
-def _sign(quantity: Quantity) -> str:
-    return " %" if quantity.percent else ""
 
 
 def _listed(words: Sequence[str]) -> str:

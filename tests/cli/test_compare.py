@@ -1,0 +1,72 @@
+"""``gence compare`` as a person runs it: a process of its own, killed and run again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from gence.cli.app import create_app
+from gence.cli.compare import split_losses
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "gence", *map(str, arguments)]
+
+
+def test_a_killed_comparison_goes_on_and_then_shows_and_reports(tmp_path):
+    arguments = command(
+        "compare", "--losses", "ce,gence(anchor=0.1, prior=train)", "--seeds", 2, "--epochs", 60, "--workers", 1,
+        "--out", tmp_path / "o",
+    )  # fmt: skip
+    records = tmp_path / "o" / "store" / "records"
+    process = subprocess.Popen(arguments, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not list(records.rglob("*.json")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    kept = {path: path.read_bytes() for path in records.rglob("*.json")}
+    assert 1 <= len(kept) < 4
+    done = subprocess.run(arguments, env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert f"{4 - len(kept)} done" in done.stdout
+    assert f"{len(kept)} were there, none left" in done.stdout
+    assert {path: path.read_bytes() for path in kept} == kept
+    assert "GenCE (anchor 0.1, prior train) against CE:" in done.stdout
+    assert (tmp_path / "o" / "report.html").exists()
+
+    runner = CliRunner()
+    shown = runner.invoke(create_app(), ["show", str(tmp_path / "o" / "store")], env={"COLUMNS": "120"})
+    assert shown.exit_code == 0, shown.output
+    assert "2 seeds" in shown.output
+    written = runner.invoke(create_app(), ["report", str(tmp_path / "o" / "store"), "--out", str(tmp_path / "again")])
+    assert written.exit_code == 0, written.output
+    assert (tmp_path / "again" / "report.html").exists()
+    assert (tmp_path / "again" / "figures" / "accuracy.svg").exists()
+
+
+def test_a_wrong_argument_is_one_line(tmp_path):
+    done = subprocess.run(
+        command("compare", "--losses", "gense", "--out", tmp_path / "o"),
+        env=ENVIRONMENT, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [line for line in done.stderr.splitlines() if line.startswith("gence: ")]
+    assert "did you mean 'gence'" in done.stderr
+    assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "losses"),
+    [("ce", ["ce"]), ("gence(anchor=0.1,prior=train), ce,", ["gence(anchor=0.1,prior=train)", "ce"]), ("", [])],
+)
+def test_split_losses(text, losses):
+    assert split_losses(text) == losses

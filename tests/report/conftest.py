@@ -1,0 +1,73 @@
+"""A small comparison, made once: three losses, three seeds, images from elsewhere; and a browser, if there is one."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+LOSSES = ("gence", "ce", "gence(anchor=0.1)")
+
+
+@pytest.fixture(scope="session")
+def elsewhere(tmp_path_factory):
+    """A folder of noise, as images from elsewhere; its name would be markup if anything let it."""
+    folder = tmp_path_factory.mktemp("ood") / "<b>noise</b>".replace("/", "")
+    folder.mkdir()
+    draw = np.random.default_rng(0)
+    for i in range(30):
+        Image.fromarray(draw.integers(0, 256, (8, 8), dtype=np.uint8)).save(folder / f"{i}.png")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def compared(tmp_path_factory, elsewhere):
+    """The result of `compare`, with its report on disk."""
+    from rich.console import Console
+
+    from gence.report.compare import compare
+
+    out = tmp_path_factory.mktemp("compared") / "out"
+    with (out.parent / "console.txt").open("w") as file:
+        return compare(
+            "digits", losses=LOSSES, seeds=3, epochs=8, ood=[str(elsewhere)], out=out, device="cpu",
+            console=Console(file=file),
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """A headless Chromium."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
+        pytest.skip("no Chromium on this machine; scripts/install_browser.sh installs one")
+    quiet = ("--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-gpu", *quiet], timeout=60_000
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def image_folder(tmp_path):
+    """A function that makes a folder of images from scikit-learn's digits: `(names, images a class)`."""
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+
+    def make(names, count: int, folder: Path | None = None) -> Path:
+        folder = folder or tmp_path / "photos"
+        for k, name in enumerate(names):
+            (folder / name).mkdir(parents=True)
+            for i, image in enumerate(bunch.images[bunch.target == k][:count]):
+                pixels = np.rint(image * (255 / 16)).astype(np.uint8)
+                Image.fromarray(pixels).save(folder / name / f"{i}.png")
+        return folder
+
+    return make

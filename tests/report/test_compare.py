@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import io
+import math
+import os
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+
+from gence.data import DataError
+from gence.experiment.fields import SpecError
+from gence.experiment.store import Store, StoreError
+from gence.report.build import build_report, write_report
+from gence.report.choices import choose_device, choose_image_size
+from gence.report.compare import compare
+from gence.report.comparison_plan import DEFAULT_LOSSES, plan_comparison
+from gence.report.live import LiveTable
+
+
+def quiet():
+    return Console(file=io.StringIO(), width=120)
+
+
+def test_with_no_argument_it_is_the_documented_comparison():
+    plan = plan_comparison()
+    assert plan.summary() == (
+        "digits, 100 labels, 10 classes: 7 losses x 5 seeds, small_cnn, 40 epochs, batch 50, on cpu"
+    )
+    assert [str(loss) for loss in plan.losses] == list(DEFAULT_LOSSES)
+    assert len(plan.specs()) == 35
+    assert [spec.seed for spec in plan.specs()[:7]] == [0] * 7
+    assert plan.concerns == ()
+
+
+def test_wrong_arguments_are_named_before_anything_is_trained():
+    for wrong, message in [
+        ({"losses": ["gense"]}, "did you mean 'gence'"),
+        ({"losses": []}, "losses is empty"),
+        ({"seeds": 0}, "seeds is 0"),
+        ({"n": 105}, "105 cannot be split evenly over 10 classes"),
+        ({"n": "many"}, "n is 'many'"),
+        ({"recipe": "tinny"}, "did you mean 'tiny'"),
+    ]:
+        with pytest.raises((SpecError, DataError), match=message):
+            plan_comparison(**wrong)
+    with pytest.raises(DataError, match="no known data set"):
+        plan_comparison("no-such-folder")
+    with pytest.raises(DataError, match="no known data set"):
+        plan_comparison(ood=["no-such-folder"])
+    with pytest.raises(SpecError, match="log"):
+        compare(log="wandb")
+    with pytest.raises(SpecError, match="workers is 0"):
+        compare(workers=0, console=quiet())
+    with pytest.raises(SpecError, match="tune_trials is -1"):
+        compare(tune_trials=-1, console=quiet())
+
+
+def test_epochs_shorten_the_warm_up_too():
+    plan = plan_comparison(epochs=4, batch_size=5)
+    assert plan.base.recipe.warmup_epochs == pytest.approx(0.2)
+    assert "--batch-size 20" in plan.concerns[0]
+
+
+def test_image_size_is_chosen_by_looking(image_folder, tmp_path):
+    small = image_folder(["a", "b"], 3)
+    assert choose_image_size("digits", "cpu") is None
+    assert choose_image_size(str(small), "cpu") is None
+    Image.fromarray(np.zeros((40, 30, 3), dtype=np.uint8)).save(small / "a" / "wide.png")
+    assert choose_image_size(str(small), "cpu") == 32
+    assert choose_image_size(str(small), "cuda") == 64
+    (small / "a" / "broken.png").write_bytes(b"no image")
+    with pytest.raises(DataError, match=r"broken\.png is not a readable image"):
+        choose_image_size(str(small), "cpu")
+    assert choose_device("cuda:1", 8) == "cuda:1"
+    assert choose_device("auto", 8) == "cpu"
+
+
+def test_a_folder_of_images_with_another_as_ood(image_folder, tmp_path, monkeypatch):
+    """300 images in 3 classes, names that would be markup or a way out of the folder, and images from elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    names = ["<script>alert(1)<", "$x$ & 'y'", "x..⁄..⁄x"]
+    data = image_folder(names, 100)
+    image_folder(["t-shirt"], 40, tmp_path / "else" / "x")
+    before = {p for p in tmp_path.rglob("*") if p.is_file()}
+    (tmp_path / "sub").mkdir()
+    found = compare(
+        str(data), losses=["gence", "ce"], seeds=2, epochs=4, ood=["sub/../else/x"], out="sub/out", device="cpu",
+        console=quiet(),
+    )  # fmt: skip
+    assert found.complete
+    assert len(found.frame) == 4
+    assert found.report.chapters[0].classes == tuple(sorted(names))
+    assert found.frame["ood/x/auroc_entropy"].between(0, 1).all()
+    new = {p for p in tmp_path.rglob("*") if p.is_file()} - before
+    assert all((tmp_path / "sub" / "out") in p.parents for p in new)
+    page = found.page.read_text(encoding="utf-8")
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert(1)&lt;" in page
+    assert found.report.chapters[0].mistakes is not None
+
+
+def test_it_goes_on_where_it_stopped(tmp_path):
+    options = {"losses": ["ce", "gence"], "seeds": 2, "epochs": 2, "out": tmp_path, "device": "cpu", "files": False}
+    first = compare(**{**options, "seeds": 1}, console=quiet())
+    assert len(first.runs.done) == 2
+    records = {p: p.stat().st_mtime_ns for p in (tmp_path / "store" / "records").rglob("*.json")}
+    second = compare(**options, console=quiet())
+    assert len(second.runs.done) == 2
+    assert len(second.runs.skipped) == 2
+    assert {p: p.stat().st_mtime_ns for p in records} == records
+    assert len(second.frame) == 4
+
+
+def test_a_time_limit_reports_what_there_is(tmp_path):
+    options = {"losses": ["ce", "gence"], "epochs": 2, "out": tmp_path, "device": "cpu", "files": False}
+    nothing = compare(**options, seeds=1, time_limit=1e-6, console=quiet())
+    assert nothing.report is None
+    assert nothing.runs.stopped == "time limit"
+    assert len(nothing.frame) == 0
+    assert "No run was finished" in nothing._repr_html_()
+    assert "stopped by time limit; run it again to go on" in repr(nothing)
+    compare(**options, seeds=1, console=quiet())
+    partly = compare(**options, seeds=3, time_limit=1e-3, console=quiet())
+    assert not partly.complete
+    assert len(partly.frame) == 2
+    assert partly.page.exists()
+
+
+def test_two_processes_give_the_same_numbers_as_one(tmp_path, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    threads = torch.get_num_threads()
+    frames = []
+    try:
+        torch.set_num_threads(1)  # as each of several processes has
+        for workers in (1, 2):
+            options = {"losses": ["ce", "gence"], "seeds": 1, "epochs": 2, "workers": workers, "device": "cpu"}
+            found = compare(**options, out=tmp_path / str(workers), files=False, console=quiet())
+            frames.append(found.frame.set_index("key")[["accuracy", "nll", "ece"]])
+    finally:
+        torch.set_num_threads(threads)
+    assert "OMP_NUM_THREADS" not in os.environ
+    pd.testing.assert_frame_equal(frames[0], frames[1], check_exact=True)
+
+
+def test_tuning_comes_first_and_its_runs_stay_out_of_the_report(tmp_path):
+    found = compare(
+        losses=["ce", "focal"], seeds=2, epochs=2, tune_trials=2, out=tmp_path, device="cpu", files=False,
+        console=quiet(),
+    )  # fmt: skip
+    assert found.complete
+    assert set(found.frame["loss.name"]) == {"ce", "focal"}
+    assert len(found.frame) == 4
+    assert found.frame["loss.gamma"].notna().sum() == 2
+    assert len(found.report.chapters) == 1
+    assert len(Store(tmp_path / "store").frame()) > 4
+
+
+def test_curves_reach_tensorboard(tmp_path):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    compare(
+        losses=["gence(anchor=0.1)"], seeds=1, epochs=3, log="tensorboard", out=tmp_path, device="cpu", files=False,
+        console=quiet(),
+    )  # fmt: skip
+    (run,) = (tmp_path / "tensorboard").iterdir()
+    events = accumulator.EventAccumulator(str(run)).Reload()
+    assert [event.step for event in events.Scalars("train/accuracy")] == [1, 2, 3]
+    assert [event.step for event in events.Scalars("test/accuracy")] == [3]
+
+
+def test_live_table_counts_what_the_store_has(compared):
+    store = Store(compared.page.parent / "store")
+    specs = [store.read(key).spec for key in compared.frame["key"]]
+    more = [spec.replace(seed=99) for spec in specs[:1]]
+    table = LiveTable(store, specs + more)
+    console = quiet()
+    console.print(table.render())
+    text = console.file.getvalue()
+    assert "9 of 10 runs" in text
+    assert "●●●·" in text
+    accuracy = compared.frame.loc[compared.frame["loss"] == "ce", "accuracy"].mean()
+    assert f"{100 * accuracy:.1f}" in text
+
+
+def test_a_notebook_shows_table_and_figures(compared):
+    html = compared._repr_html_()
+    assert html.count("<img ") == 3
+    assert "GenCE (anchor 0.1)" in html
+    assert "<script" not in html
+    assert "page=" in repr(compared)
+
+
+def test_a_store_without_its_images_still_has_a_report(compared, tmp_path):
+    store = Store(compared.page.parent / "store")
+    away = Store(tmp_path / "store")
+    for record in store.records():
+        gone = record.spec.replace(data="folder-that-is-gone")
+        away.write(gone, record.result, record.environment)
+    report = build_report(away)
+    assert report.chapters[0].mistakes is None
+    assert "The images are not at hand" in write_report(report, tmp_path / "out", files=False).read_text("utf-8")
+
+
+def test_an_empty_store_and_a_file_in_the_way_are_explained(tmp_path, compared):
+    with pytest.raises(StoreError, match="has no finished run"):
+        build_report(Store(tmp_path))
+    with pytest.raises(StoreError, match="there is no store"):
+        build_report(tmp_path / "none")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StoreError, match="expected a folder"):
+        write_report(compared.report, tmp_path / "file")
+
+
+def test_diverged_runs_are_shown_and_not_judged(compared, tmp_path):
+    import dataclasses
+
+    store, broken = Store(compared.page.parent / "store"), Store(tmp_path)
+    for record in store.records():
+        result = record.result
+        if str(record.spec.loss) == "gence" and record.spec.seed == 0:
+            result = dataclasses.replace(result, status="diverged", metrics={"accuracy": 0.1}, tables={}, curves={})
+        broken.write(record.spec, result, record.environment)
+    chapter = build_report(broken).chapters[0]
+    row = next(row for row in chapter.tables[0].rows if row.loss == "gence")
+    assert row.cells[3].text.endswith("(2 of 3)")
+    assert "GenCE: 1 of 3 runs diverged" in chapter.concerns[0]
+    assert not math.isnan(chapter.verdict.of("nll").summaries["gence"].mean)

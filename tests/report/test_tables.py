@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import csv
+import io
+
+import pandas as pd
+from rich.console import Console
+
+from gence.report.aggregate import Setting
+from gence.report.names import loss_title, marks_for
+from gence.report.quantities import ACCURACY, NLL
+from gence.report.tables import Cell, Row, Table, difference_table, loss_table, run_table
+from gence.report.verdict import judge
+
+NASTY = "a|b *c* <script> $x_1$ & 50% \\ {y}"
+
+
+def small_setting():
+    rows = [("ce", 0, 0.5, 1.5), ("ce", 1, 0.6, float("nan")), ("gence", 0, 0.75, 1.0)]
+    return Setting("digits", pd.DataFrame(rows, columns=["loss", "seed", "accuracy", "nll"]))
+
+
+def test_missing_cells_say_how_many_there_are():
+    table = loss_table(small_setting(), [ACCURACY, NLL])
+    texts = [[cell.text for cell in row.cells] for row in table.rows]
+    assert texts == [["GenCE", "1 of 2", "75.0", "1.000"], ["CE", "2", "55.0 ± 7.1", "1.500 (1 of 2)"]]
+    assert [cell.best for cell in table.rows[0].cells] == [False, False, True, True]
+
+
+def test_a_metric_nobody_has_is_missing():
+    frame = small_setting().frame.drop(columns="nll")
+    table = loss_table(Setting("digits", frame), [NLL])
+    assert [row.cells[-1].text for row in table.rows] == ["missing (0 of 1)", "missing (0 of 2)"]
+
+
+def test_markdown_latex_csv_and_terminal_show_the_same_rows():
+    table = loss_table(small_setting(), [ACCURACY])
+    assert table.markdown().splitlines()[:3] == [
+        "| Loss | Runs | Accuracy, % ↑ |",
+        "| --- | ---: | ---: |",
+        "| GenCE | 1 of 2 | **75.0** |",
+    ]
+    assert r"CE & 2 & 55.0 $\pm$ 7.1 \\" in table.latex()
+    assert r"\textbf{75.0}" in table.latex()
+    assert list(csv.reader(io.StringIO(table.csv())))[1] == ["GenCE", "1 of 2", "75.0"]
+    console = Console(file=io.StringIO(), width=100)
+    console.print(table.rich())
+    assert "55.0 ± 7.1" in console.file.getvalue()
+
+
+def test_names_cannot_break_out_of_a_table():
+    table = Table(name="t", caption="c", columns=("x",), rows=(Row(cells=(Cell(text=NASTY, value=NASTY),)),))
+    line = table.markdown().splitlines()[2]
+    assert "<" not in line
+    assert line.replace(r"\|", "").count("|") == 2
+    latex = table.latex()
+    assert r"a|b *c* \textless{}script\textgreater{} \$x\_1\$ \& 50\% \textbackslash{} \{y\}" in latex
+    assert list(csv.reader(io.StringIO(table.csv())))[1] == [NASTY]
+    console = Console(file=io.StringIO(), width=100)
+    console.print(Table(name="t", caption="[red]c", columns=("[b]",), rows=()).rich())
+    assert "[b]" in console.file.getvalue()
+
+
+def test_tables_of_a_real_comparison(compared):
+    chapter = compared.report.chapters[0]
+    losses, differences, runs = chapter.tables
+    assert len(losses.rows) == 3
+    assert losses.columns[-1] == "AUROC <b>noise<b>, % ↑"
+    assert [row.cells[1].text for row in differences.rows] == ["Accuracy, % ↑"] * 2 + ["NLL ↓"] * 2 + ["ECE, % ↓"] * 2
+    assert {row.cells[-1].text for row in runs.rows} == set(compared.frame["key"])
+    again = difference_table(judge(chapter.setting.frame))
+    assert again == differences
+    assert run_table(chapter.setting.frame) == runs
+
+
+def test_titles_and_marks_are_stable():
+    assert loss_title("generalized_ce(q=0.5)") == "Generalised CE (q 0.5)"
+    assert loss_title("my_own_loss") == "my_own_loss"
+    many = ["ce", "gence", "gence(anchor=0.1)", "gence(anchor=0.3)", "cosine", "supcon", "x1", "x2", "x3", "x4", "x5"]
+    marks = marks_for(many)
+    assert marks["ce"] == marks_for(["mae", "ce"])["ce"]
+    assert len({mark.light for mark in list(marks.values())[:10]}) == 10

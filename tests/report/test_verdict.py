@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import pytest
+
+from gence.report.concerns import data_concerns, run_concerns
+from gence.report.quantities import ACCURACY, ECE, NLL
+from gence.report.verdict import describe, judge
+
+
+def frame(values, metric="accuracy", **columns):
+    rows = [
+        {"loss": loss, "seed": seed, "status": "done", metric: value, **{k: v[loss] for k, v in columns.items()}}
+        for loss, found in values.items()
+        for seed, value in enumerate(found)
+    ]
+    return pd.DataFrame(rows)
+
+
+CLEAR = {"ce": [0.60, 0.62, 0.61, 0.63, 0.60], "gence": [0.70, 0.73, 0.71, 0.72, 0.71]}
+EVEN = {"ce": [0.60, 0.62, 0.61, 0.63, 0.60], "gence": [0.61, 0.61, 0.62, 0.62, 0.60]}
+
+
+def test_a_clear_difference_is_told_as_one():
+    found = judge(frame(CLEAR), quantities=[ACCURACY])
+    accuracy = found.of("accuracy")
+    assert accuracy.best == "gence"
+    assert accuracy.comparisons["gence"].outcome == "better"
+    assert found.headline == "GenCE against CE: better in accuracy."
+    assert "GenCE has the best mean, 71.4 ± 1.1 % (n = 5)" in accuracy.sentence()
+    assert "+10.2 points (95 % t interval" in accuracy.sentence()
+
+
+def test_no_difference_is_told_as_one_and_with_the_seeds_it_would_take():
+    found = judge(frame(EVEN), quantities=[ACCURACY])
+    assert found.headline == "GenCE against CE: no difference seen in accuracy."
+    assert any("“No difference seen” is not proof of equality" in note for note in found.notes)
+
+
+def test_five_seeds_cannot_reach_significance_by_ranks_and_it_is_said():
+    found = judge(frame(CLEAR), quantities=[ACCURACY])
+    assert any("With 5 seeds the signed-rank test" in note and "0.0625" in note for note in found.notes)
+    assert found.of("accuracy").comparisons["gence"].wilcoxon_p == pytest.approx(0.0625)
+
+
+def test_lower_is_better_for_nll():
+    found = judge(frame(CLEAR, "nll"), quantities=[NLL])
+    assert found.of("nll").best == "ce"
+    assert found.of("nll").comparisons["gence"].outcome == "worse"
+
+
+def test_holm_corrects_over_the_losses():
+    values = {**EVEN, "gence": [0.62, 0.63, 0.64, 0.65, 0.61], "mae": EVEN["gence"], "brier": EVEN["gence"]}
+    alone = judge(frame({k: values[k] for k in ("ce", "gence")}), quantities=[ACCURACY]).of("accuracy")
+    among = judge(frame(values), quantities=[ACCURACY]).of("accuracy")
+    assert among.comparisons["gence"].t_p == pytest.approx(3 * alone.comparisons["gence"].t_p)
+
+
+def test_seeds_that_one_loss_lacks_are_left_out_on_both_sides():
+    values = {"ce": [0.6, 0.7, 0.8], "gence": [0.65, math.nan, 0.9]}
+    found = judge(frame(values), quantities=[ACCURACY]).of("accuracy")
+    difference = found.comparisons["gence"].difference
+    assert difference is not None
+    assert difference.n == 2
+    assert difference.mean == pytest.approx(0.075)
+
+
+def test_one_seed_and_no_seed_cannot_be_judged():
+    one = judge(frame({"ce": [0.5], "gence": [0.6]}), quantities=[ACCURACY])
+    assert one.of("accuracy").comparisons["gence"].outcome == "cannot be judged"
+    assert any("One seed says nothing" in note for note in one.notes)
+    none = judge(frame({"ce": [0.5], "gence": [math.nan]}), quantities=[ACCURACY]).of("accuracy")
+    assert describe(none.comparisons["gence"], ACCURACY) == "no seed in common, cannot be judged"
+
+
+def test_a_store_without_ce_compares_with_its_first_loss():
+    found = judge(frame({"gence": [0.5, 0.6], "mae": [0.4, 0.5]}), quantities=[ACCURACY])
+    assert found.reference == "gence"
+    assert found.headline.startswith("MAE against GenCE")
+    alone = judge(frame({"ce": [0.5, 0.6]}), quantities=[ACCURACY, ECE])
+    assert "nothing to compare" in alone.headline
+    assert alone.of("ece").sentence() == "ECE: no run has a number."
+    with pytest.raises(ValueError, match="reference is 'focal'; the losses are ce"):
+        judge(frame({"ce": [0.5]}), reference="focal")
+
+
+def test_concerns_about_data():
+    few = data_concerns([3, 20], ["cat", "dog"], batch_size=10, losses=["ce"])
+    assert len(few) == 1
+    assert "cat (3)" in few[0]
+    narrow = data_concerns([10] * 20, [str(k) for k in range(20)], batch_size=8, losses=["gence"])
+    assert "--batch-size 40" in narrow[0]
+    assert data_concerns([10] * 20, [str(k) for k in range(20)], batch_size=8, losses=["ce"]) == []
+    assert data_concerns([50, 50], ["a", "b"], batch_size=50, losses=["gence"]) == []
+
+
+def test_concerns_about_drifting_and_diverged_runs():
+    rows = frame({"gence": [0.1, 0.7], "ce": [0.7, 0.7]})
+    rows["marginal_kl"] = [2.0, 0.01, 0.0, 0.0]
+    rows["offset/accuracy"] = [0.7, 0.7, 0.7, 0.7]
+    rows.loc[3, "status"] = "diverged"
+    drift, divergence = run_concerns(rows)
+    assert drift.startswith("GenCE: in 1 of 2 runs")
+    assert "from 10.0 to 70.0 % accuracy" in drift
+    assert "gence(anchor=0.1)" in drift
+    assert divergence.startswith("CE: 1 of 2 runs diverged")
+    hidden = rows.assign(**{"marginal_kl": 0.0, "status": "done"})
+    assert len(run_concerns(hidden)) == 1  # the offset's gain alone tells
