@@ -8,14 +8,11 @@ Run: python examples/text_embeddings.py
 
 import importlib
 import inspect
-import os
 
 import numpy as np
 import torch
 
 from gence.sklearn import GenCEClassifier
-
-os.environ["HF_HUB_OFFLINE"] = "1"
 
 SUBPACKAGES = ("fft", "integrate", "linalg", "ndimage", "optimize", "signal", "special", "stats")
 
