@@ -99,7 +99,7 @@ def test_a_folder_of_images_with_another_as_ood(image_folder, tmp_path, monkeypa
     assert all((tmp_path / "sub" / "out") in p.parents for p in new)
     page = found.page.read_text(encoding="utf-8")
     assert "<script>alert" not in page
-    assert "&lt;script&gt;alert(1)&lt;" in page
+    assert "&lt;script&gt;ale…" in page  # on the axes of figures, where long names are cut
     assert found.report.chapters[0].mistakes is not None
 
 

@@ -44,7 +44,9 @@ def compare(
     out: Annotated[Path, typer.Option(help="Folder of the report.")] = Path("gence-report"),
     store: Annotated[Path | None, typer.Option(help="Folder of the records. Default: store inside --out.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes on a CPU. Default: one a core.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes on a CPU. Default: one a core, 8 at most.")
+    ] = None,
     time_limit: Annotated[float | None, typer.Option(help="Seconds after which nothing is trained.")] = None,
     log: Annotated[str | None, typer.Option(help='"tensorboard" to write curves while training.')] = None,
 ) -> None:
@@ -159,8 +161,9 @@ def _print_losses(console: Console, setting: Setting) -> None:
 def _cores() -> int:
     import os
 
-    # The cores this process may use: fewer than the machine has, in a container.
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    # The cores this process may use: fewer than the machine has, in a container. Each process takes half a gigabyte.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, 8)
 
 
 def _stdout() -> Console:

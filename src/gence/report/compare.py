@@ -151,6 +151,7 @@ def compare(
 def _run_options(plan: ComparePlan, workers: int, log: str | None, out: Path, cache_dir: Path | None) -> dict[str, Any]:
     if workers < 1:
         raise SpecError(f"workers is {workers}; expected at least 1")
+    workers = min(workers, len(plan.losses) * len(plan.seeds))
     several = plan.device == "cpu" and workers > 1
     options: dict[str, Any] = {
         "engine": create_engine("gpus", workers=workers) if several else "local",

@@ -91,6 +91,8 @@ def curves(
     subject: Subject, curve: str, label: str, section: str, *, scale: float = 1, log: bool = False
 ) -> Iterator[Panel]:
     """Draw a thick line a loss (mean over seeds) and a thin one a run, over the epochs."""
+    from matplotlib.ticker import MaxNLocator
+
     if not any(subject.gathered.curves(loss, curve) for loss in subject.losses):
         return
     figure, ax = new_figure(WIDE, 3.6)
@@ -114,7 +116,7 @@ def curves(
     if log:
         _log_axis(ax)
     ax.set(xlabel="epoch", ylabel=label)
-    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.grid(axis="y")
     _legend(figure, ax, subject)
     yield Panel(
