@@ -12,6 +12,14 @@ from PIL import Image
 LOSSES = ("gence", "ce", "gence(anchor=0.1)")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory):
+    """Decoded images go where the tests' other files go, not into the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GENCE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def elsewhere(tmp_path_factory):
     """A folder of noise, as images from elsewhere; its name would be markup if anything let it."""
