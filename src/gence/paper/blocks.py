@@ -15,9 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from gence.experiment.store import Store
+from gence.paper.measured import measured_table
 from gence.paper.shown import SHOWN, shown
+from gence.paper.speed import speed_table
 
 _BLOCK = re.compile(r"(?P<head><!-- generated: (?P<name>\S+) -->\n)(?P<body>.*?)(?P<tail><!-- end -->)", re.DOTALL)
+_LEFT_OUT = ("both_hot_ms", "forward_cold_ms", "backward_cold_ms")  # in the record; too much for a page
 NOTHING = "No records have been rendered into this file yet.\n"
 
 Renderer = Callable[[], str]
@@ -26,14 +29,17 @@ Renderer = Callable[[], str]
 def renderers(store: Store, bench: Path) -> dict[str, Renderer]:
     """Return the functions that write each block, by name.
 
-    A name of `gence show` is its table with the sentences around it; `bench-NAME` is the table of the rows in
-    `NAME.json` of the folder of benchmarks.
+    A name of `gence show` is its table with the sentences around it; `measured` is what the store holds, cell by
+    cell; `speed` is the loss's cost in a line a shape; `bench-NAME` is the table of the rows in `NAME.json` of the folder of benchmarks.
 
     Args:
         store: where the records of the paper are.
         bench: the folder of benchmark records.
     """
     found: dict[str, Renderer] = {name: functools.partial(_exhibit, name, store) for name in SHOWN}
+    found["measured"] = lambda: f"\n{measured_table(store)}\n"
+    if (bench / "loss.json").exists():
+        found["speed"] = lambda: f"\n{speed_table(bench / 'loss.json')}\n"
     for path in sorted(bench.glob("*.json")):
         found[f"bench-{path.stem}"] = functools.partial(_bench, path)
     return found
@@ -74,9 +80,7 @@ def _bench(path: Path) -> str:
     rows = record.get("rows")
     if not isinstance(rows, list) or not rows:
         return NOTHING
-    columns = list(
-        dict.fromkeys(name for row in rows for name, value in row.items() if not isinstance(value, list | dict))
-    )
+    columns = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in _LEFT_OUT]
     lines = ["| " + " | ".join(name.replace("_", " ") for name in columns) + " |", "|" + " --- |" * len(columns)]
     lines += ["| " + " | ".join(_short(row.get(name)) for name in columns) + " |" for row in rows]
     return "\n" + "\n".join(lines) + f"\n\nOn {record.get('environment', {}).get('device', 'an unnamed device')}.\n\n"
@@ -85,4 +89,6 @@ def _bench(path: Path) -> str:
 def _short(value: Any) -> str:
     if value is None:
         return "–"
+    if isinstance(value, dict):  # a timing with its quantiles
+        return f"{value['median']:.3g} ({value['low']:.3g}–{value['high']:.3g})"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
