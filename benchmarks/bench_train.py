@@ -1,4 +1,4 @@
-"""Record what a training step costs: python benchmarks/bench_train.py OUT.json [models] [sizes] [compile 0/1] [usual 0/1]."""
+"""Record what a training step costs: bench_train.py OUT.json [models] [cohort sizes] [compile 0/1] [usual 0/1]."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,9 @@ from pathlib import Path
 from gence.experiment.bench_train import bench_train, write_record
 
 if __name__ == "__main__":
-    out, models, sizes, compiled, usual = (sys.argv[1:] + ["vgg19,resnet50", "1,4,8,14", "1", "1"][len(sys.argv) - 2 :])[:5]
+    out, models, sizes, compiled, usual = (
+        sys.argv[1:] + ["vgg19,resnet50", "1,4,8,14", "1", "1"][len(sys.argv) - 2 :]
+    )[:5]
     record = bench_train(
         models.split(","),
         cohort_sizes=[int(s) for s in sizes.split(",")],

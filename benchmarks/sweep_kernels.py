@@ -22,6 +22,11 @@ from torch import Tensor
 from gence.losses.kernels import implementation, tuning
 from gence.losses.kernels.problem import problem_of
 
+
+def _lags(lag: int) -> dict[str, Any]:
+    return dict.fromkeys(("lag", "backward_lag", "ragged_lag", "ragged_backward_lag"), lag)
+
+
 MEDIUM = [
     {},
     *({"rows_per_sm": count} for count in (2, 3, 6, 8)),
@@ -35,10 +40,10 @@ MEDIUM = [
 STREAM = [
     {},
     {"keep": False},
-    {"lag": 1000, "backward_lag": 1000},  # two plain passes over memory
-    *({"lag": lag, "backward_lag": lag} for lag in (1, 2, 5)),
+    _lags(1000),  # two plain passes over memory
+    *(_lags(lag) for lag in (1, 2, 5)),
     *({"chunk_bytes": size << 20} for size in (2, 4, 16)),
-    {"chunk_bytes": 4 << 20, "lag": 6, "backward_lag": 6},
+    {"chunk_bytes": 4 << 20, **_lags(6)},
     *({"stream_per_sm": count, "backward_per_sm": count} for count in (1, 2, 4)),
     *({"unroll": unroll} for unroll in (2, 8)),
     *({"tile_rows": rows} for rows in (2, 8)),

@@ -11,9 +11,11 @@ from contextlib import contextmanager
 @contextmanager
 def shown_plainly() -> Iterator[None]:
     """Print wrong input and missing packages as one line and exit with 2; GENCE_DEBUG=1 shows the traceback."""
+    from gence.experiment.atomic import StoreError
+
     try:
         yield
-    except (ValueError, TypeError, FileNotFoundError, PermissionError) as error:
+    except (ValueError, TypeError, FileNotFoundError, PermissionError, StoreError) as error:
         if os.environ.get("GENCE_DEBUG"):
             raise
         sys.exit(_fail(str(error)))

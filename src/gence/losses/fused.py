@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
+import os
 from typing import Any
 
 import torch
@@ -14,6 +14,9 @@ from gence.losses.backend import get_backend
 from gence.losses.targets import Target, TwoHot, flatten_logits, loss_dtype
 
 _TRITON_TYPES = (torch.float16, torch.bfloat16, torch.float32)
+# Constants, so that a compiled graph need not ask: torch.compile can trace neither question.
+_HAS_TRITON = importlib.util.find_spec("triton") is not None
+_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def fused_loss(
@@ -94,31 +97,14 @@ def _why_plain(
 
 
 def _why_not_triton(input: Tensor, context: Tensor | None) -> str | None:
-    if not _has_triton():
+    if not _HAS_TRITON:
         return "Triton is not installed"
-    if not input.is_cuda and not _interprets():
+    if not input.is_cuda and not _INTERPRETED:
         return "a CPU tensor needs TRITON_INTERPRET=1 set before Triton is imported"
     for values in (input, context):
         if isinstance(values, Tensor) and values.dtype not in _TRITON_TYPES:
             return f"dtype {values.dtype} is computed by plain operations"
     return None
-
-
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _has_triton() -> bool:
-    return _found_triton()
-
-
-@functools.cache
-def _found_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
-
-
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _interprets() -> bool:
-    from gence.losses.kernels import tiny
-
-    return type(tiny.tiny_kernel).__name__ == "InterpretedFunction"
 
 
 def _check(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from gence.experiment.result import RunResult
 from gence.experiment.spec import RunSpec
+from gence.experiment.tensorboard import TensorBoardLog
 from gence.experiment.work import DEFAULT_TRAINER, Trainer, load_trainer
 
 
@@ -29,37 +29,16 @@ class LoggedTrainer:
         self, specs: Sequence[RunSpec], *, on_epoch: Callable[[Any], None] | None = None, **options: Any
     ) -> list[RunResult | None]:
         """Train a cohort, writing loss and accuracy after each epoch and the final metrics at the end."""
-        from torch.utils.tensorboard import SummaryWriter
-
-        writers = [SummaryWriter(str(self.folder / run_name(spec))) for spec in specs]
+        board = TensorBoardLog(self.folder, specs)
 
         def log(progress: Any) -> None:
-            for i, writer in enumerate(writers):
-                writer.add_scalar("train/loss", progress.loss[i], progress.epoch)
-                writer.add_scalar("train/accuracy", progress.accuracy[i], progress.epoch)
-                writer.flush()
+            board(progress)
             if on_epoch:
                 on_epoch(progress)
 
         try:
             results = load_trainer(self.trainer)(specs, on_epoch=log, **options)
-            for writer, spec, result in zip(writers, specs, results, strict=True):
-                for name, value in (result.metrics if result else {}).items():
-                    writer.add_scalar(f"test/{name}", value, spec.recipe.epochs)
+            board.add_results(results)
         finally:
-            for writer in writers:
-                writer.close()
+            board.close()
         return results
-
-
-def run_name(spec: RunSpec) -> str:
-    """Return a folder's name for a run: loss, seed and key, in characters every file system takes.
-
-    >>> from gence.experiment.recipe import RECIPES
-    >>> spec = RunSpec.from_dict({"data": "digits", "model": "mlp", "loss": "gence(anchor=0.1)", "seed": 3,
-    ...                           "recipe": "tiny"})
-    >>> run_name(spec).removesuffix(spec.key)
-    'gence-anchor-0.1-seed3-'
-    """
-    loss = re.sub(r"[^A-Za-z0-9._]+", "-", str(spec.loss)).strip("-.")
-    return f"{loss}-seed{spec.seed}-{spec.key}"

@@ -194,7 +194,7 @@ class _Sweep:
         if self.rows is not None:
             self.slots, self.counters = self.rows[2], 0
             return
-        self.plan = _stream_plan(values, tuning.current().lag, tuning.current().tile_rows, partial)
+        self.plan = _stream_plan(values, tuning.current().tile_rows, few_chunks=partial)
         chunks = -(-n // self.plan["CHUNK"])
         self.slots, self.counters = chunks * self.plan["PHASES"], 1 + chunks
 
@@ -239,7 +239,7 @@ def _gradient(
         args = (values, *targets[:4], classes, stats, upstream, grad, n, values.stride(0), *targets[4:], *static)
         launch(row_tiles.rows_backward, programs, warps, (_full_key(source, values, static), upstream.dtype), args)
         return grad
-    plan = _stream_plan(values, tune.backward_lag, max(tune.sum_rows, tune.backward_rows), False)
+    plan = _stream_plan(values, max(tune.sum_rows, tune.backward_rows), backward=True)
     counters = torch.zeros(1 + -(-n // plan["CHUNK"]), dtype=torch.int32, device=values.device)
     blocks = -(-K // plan["C"])
     pieces = min(tune.pieces, power_of_two(blocks))
@@ -315,7 +315,7 @@ def _row_layout(values: Tensor) -> tuple[int, int, int, int] | None:
     return tile_rows, columns, programs, warps
 
 
-def _stream_plan(values: Tensor, lag: int, tile_rows: int, few_chunks: bool) -> dict[str, int]:
+def _stream_plan(values: Tensor, tile_rows: int, *, backward: bool = False, few_chunks: bool = False) -> dict[str, int]:
     """Chunk, lag, phases and tile of the streamed kernels."""
     n, K = values.shape
     tune = tuning.current()
@@ -326,6 +326,10 @@ def _stream_plan(values: Tensor, lag: int, tile_rows: int, few_chunks: bool) -> 
     back_to_back = values.stride(0) == K and values.data_ptr() & 15 == 0 and n % vector == 0
     if tune.shift_rows and align < vector and back_to_back:
         phases = align = vector
+    if phases > 1:
+        lag = tune.ragged_backward_lag if backward else tune.ragged_lag
+    else:
+        lag = tune.backward_lag if backward else tune.lag
     step = phases * tile_rows
     rows = max(1, tune.chunk_bytes // (K * values.element_size()))
     if few_chunks:  # one slot of K floats for each chunk and phase: keep them under about 1 % of the logits

@@ -23,8 +23,11 @@ class Tuning:
         stream_per_sm: programs for each multiprocessor (stream, forward).
         backward_per_sm: programs for each multiprocessor (stream, backward).
         chunk_bytes: logits between a first and a second look, per step of the lag.
-        lag: chunks by which the second look trails the first.
+        lag: chunks by which the second look trails the first, where rows start on whole vectors; more than there are
+            chunks means two plain passes over memory, which measured faster there.
         backward_lag: the same for the backward pass.
+        ragged_lag: ``lag`` for rows that do not start on whole vectors.
+        ragged_backward_lag: the same for the backward pass.
         unroll: vectors of a row that a thread reads at a time in the row pass.
         tile_rows: rows of a tile in the column pass.
         sum_rows: rows of a tile in the backward pass's first look.
@@ -46,8 +49,10 @@ class Tuning:
     stream_per_sm: int = 3
     backward_per_sm: int = 2
     chunk_bytes: int = 8 << 20
-    lag: int = 3
+    lag: int = 1000
     backward_lag: int = 3
+    ragged_lag: int = 2
+    ragged_backward_lag: int = 1
     unroll: int = 4
     tile_rows: int = 4
     sum_rows: int = 4
