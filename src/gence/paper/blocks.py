@@ -30,7 +30,8 @@ def renderers(store: Store, bench: Path) -> dict[str, Renderer]:
     """Return the functions that write each block, by name.
 
     A name of `gence show` is its table with the sentences around it; `measured` is what the store holds, cell by
-    cell; `speed` is the loss's cost in a line a shape; `bench-NAME` is the table of the rows in `NAME.json` of the folder of benchmarks.
+    cell; `speed` is the loss's cost in a line a shape; `bench-NAME` is the table of the rows in `NAME.json` of the
+    folder of benchmarks.
 
     Args:
         store: where the records of the paper are.
