@@ -50,7 +50,7 @@ def gen_cross_entropy(
 
     .. math:: \ell_i = \sum_k w_k t_{ik} \left( -\log p_{ik} + \log S_k \right),
 
-    which for a class index :math:`y_i` is :math:`-\log (p_{i y_i} / \sum_j p_{j y_i})` (the paper, eq. 10). All
+    which for a class index :math:`y_i` is :math:`-\log (p_{i y_i} / \sum_j p_{j y_i})` (the paper, eq. 8). All
     arguments up to ``label_smoothing`` mean what they mean in :func:`torch.nn.functional.cross_entropy`.
 
     Args:
@@ -65,7 +65,8 @@ def gen_cross_entropy(
             1 with the batch's own prior has exactly cross-entropy's gradient. A 0-dim tensor is taken as well.
         prior: class distribution (K,) of the anchor; by default the batch's own (weighted) label distribution.
         context: logits (m, K) of further rows that enter S but have no loss: unlabelled images, another view, a queue.
-            Gradient flows through them unless they are detached.
+            Gradient flows through them unless they are detached. Detach them, or set an anchor: otherwise nothing keeps
+            unlabelled rows from drifting into one class together.
         marginal: the class marginal of more rows than these: a :class:`BatchMarginal` of the large batch that this
             micro-batch is a part of, or a :class:`RunningMarginal`. The loss is then these rows' share.
         process_group: ranks whose rows form one batch with these, or "world". Every rank must call the loss, with any
