@@ -1,0 +1,238 @@
+"""The documentation: its code runs, its commands exist, the site builds without a warning and loads nothing foreign."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import http.server
+import importlib.util
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import threading
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+TEXT = {page.name: page.read_text(encoding="utf-8") for page in PAGES}
+# Their measured numbers are held elsewhere: by tests/theory, and by the examples that print them.
+MEASURED = {"theory.md", "beyond-one-batch.md"}
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """Return the fenced blocks of a page that are in a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def load(name: str) -> ModuleType:
+    """Import a module of docs/, which is no package."""
+    spec = importlib.util.spec_from_file_location(f"docs_{name}", DOCS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# README.md is held by test_readme.py, theory.md by tests/theory.
+@pytest.mark.parametrize(
+    "page", [name for name in TEXT if blocks(TEXT[name], "python") and name != "theory.md"], ids=lambda name: name[:-3]
+)
+def test_python_blocks_run_in_order(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "docs"}
+    torch.manual_seed(0)
+    for number, block in enumerate(blocks(TEXT[page], "python"), 1):
+        exec(compile(block, f"{page}, python block {number}", "exec"), names)
+
+
+def test_fences_name_a_language_that_is_known() -> None:
+    """A misspelt `pyhton` would be a block that nothing runs."""
+    for name, text in TEXT.items():
+        fences = re.findall(r"^```(.*)$", text, flags=re.MULTILINE)
+        assert len(fences) % 2 == 0, f"{name}: a fence is not closed"
+        assert set(fences[::2]) <= {"python", "sh", "toml", "text", "yaml"}, f"{name}: {set(fences[::2])}"
+
+
+def commands() -> list[tuple[str, str]]:
+    """Return every `gence ...` command of the README, the pages and their prose."""
+    found = []
+    for name, text in {"README.md": (ROOT / "README.md").read_text(encoding="utf-8"), **TEXT}.items():
+        lines = [line for block in blocks(text, "sh") for line in block.splitlines()]
+        lines += re.findall(r"(?<!`)`(gence [^`]+)`(?!`)", text)
+        found += [(name, line.removeprefix("exec ")) for line in lines if re.match(r"(exec )?gence ", line)]
+    return found
+
+
+def test_commands_and_their_options_exist() -> None:
+    from typer.main import get_command
+
+    from gence.cli.app import create_app
+
+    app = get_command(create_app())
+    seen = set()
+    for page, line in commands():
+        words = shlex.split(line, comments=True)[1:]
+        command = app
+        while hasattr(command, "commands") and words and words[0] in command.commands:
+            seen.add(words[0])
+            command = command.commands[words.pop(0)]
+        if words and words[0].isupper():  # "gence COMMAND --help" speaks of any
+            continue
+        assert not hasattr(command, "commands"), f"{page}: {line}: no such command"
+        known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+        unknown = {word for word in words if word.startswith("--")} - known
+        assert not unknown, f"{page}: {line}: no such option: {unknown}"
+    assert {"compare", "train", "run", "tune", "show", "report", "store", "predict", "data"} <= seen
+
+
+def test_grids_are_grids() -> None:
+    from gence.experiment.grid import parse_grid
+
+    grids = [tomllib.loads(block) for text in TEXT.values() for block in blocks(text, "toml")]
+    assert grids
+    assert all(parse_grid(grid) for grid in grids)
+
+
+@pytest.mark.parametrize("page", [name for name in TEXT if name not in MEASURED], ids=lambda name: name[:-3])
+def test_no_result_is_typed_by_hand(page: str) -> None:
+    prose = re.sub(r"<!-- generated: .*?<!-- end -->", "", TEXT[page], flags=re.DOTALL)
+    prose = re.sub(r"^```.*?^```|`[^`\n]+`", "", prose, flags=re.DOTALL | re.MULTILINE)
+    prose = re.sub(r"\d+ % and \d+ % quantiles", "", prose)
+    assert re.findall(r"\d+(?:\.\d+)? ?%|\b\d+\.\d{2,}", prose) == []
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    import gence.losses
+    import gence.metrics
+    import gence.theory
+
+    listed = set()
+    for page in (DOCS / "api").glob("*.md"):
+        listed |= set(re.findall(r"^::: (\S+)", page.read_text(), flags=re.MULTILINE))
+    for module in (gence.losses, gence.metrics, gence.theory):
+        wanted = {f"{module.__name__}.{name}" for name in module.__all__ if name != "LOSSES"}
+        assert wanted <= listed, wanted - listed
+
+
+def test_docstrings_become_markdown() -> None:
+    pytest.importorskip("griffe", reason="the extra docs is not installed")
+    plain = load("plain_docstrings")
+    text = plain.as_markdown(
+        "Loss :math:`\\frac1n \\sum_i \\mathrm{lse}(z_i) - \\pi_k`, see :func:`~gence.fit`.\n\n"
+        ".. math:: \\ell_i = \\sum_k t_{ik} \\left( -\\log p_{ik} \\right)\n\n"
+        "Args:\n    x: a number.\n\n>>> 1 + 1\n2\n>>> for i in range(1):\n...     i\n0\n\nAfter it."
+    )
+    assert "Loss `1/n Σ_i lse(z_i) - π_k`, see `gence.fit`." in text
+    assert "```text\nℓ_i = Σ_k t_ik ( -log p_ik )\n```" in text
+    assert "```pycon\n>>> 1 + 1\n2\n>>> for i in range(1):\n...     i\n0\n```\n\nAfter it." in text
+
+
+def test_examples_without_a_record_are_shown_as_not_run(tmp_path: Path) -> None:
+    hooks = load("hooks")
+    (tmp_path / "examples").mkdir()
+    for name in ("one", "two"):
+        (tmp_path / "examples" / f"{name}.py").write_text(f'"""Shows {name}: a | b.\n\nRun: it\n"""\n')
+    assert "`pytest tests/test_examples.py` fills the table" in hooks.examples_table(tmp_path)
+    (tmp_path / "build").mkdir()
+    entry = {"command": "python examples/one.py", "seconds": 1.5, "result": "| x | accuracy 0.9 |"}
+    (tmp_path / "build" / "examples.json").write_text(json.dumps([entry]))
+    table = hooks.examples_table(tmp_path)
+    assert "| `python examples/one.py` | Shows one: a \\| b. | 1.5 | x \\| accuracy 0.9 |" in table
+    assert "| `python examples/two.py` | Shows two: a \\| b. | – | not run |" in table
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site."""
+    for needed in ("mkdocs", "material", "mkdocstrings_handlers"):
+        if importlib.util.find_spec(needed) is None:
+            pytest.skip(f"{needed} is missing; the extra docs installs it")
+    folder = tmp_path_factory.mktemp("site")
+    python_path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": python_path, "OMP_NUM_THREADS": "1", "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return folder
+
+
+def test_site_builds_without_warnings(site: Path) -> None:
+    """And has every page, every figure a page shows, and no mark left that a hook should have replaced."""
+    for page in DOCS.glob("**/*.md"):
+        name = page.relative_to(DOCS).with_suffix("")
+        html = (site / ("" if name.name == "index" else name) / "index.html").read_text(encoding="utf-8")
+        assert "<!-- table:" not in html, page
+        assert ":math:" not in html, page
+        assert "--8&lt;--" not in html, page
+    figures = {name for text in TEXT.values() for name in re.findall(r"\]\((figures/[^)]+)\)", text)}
+    assert len(figures) >= 7
+    for name in figures:
+        assert "<svg" in (site / name).read_text(encoding="utf-8")
+    assert not list(site.rglob("*.py"))
+
+
+@contextlib.contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """Serve a folder on this machine."""
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.browser
+def test_site_in_a_browser(site: Path) -> None:
+    """No error on the console, no request to anyone else, figures that load, and a search that finds."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
+        pytest.skip("no Chromium on this machine; scripts/install_browser.sh installs one")
+    quiet = ("--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run")
+    with served(site) as address, sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu", *quiet])
+        page = browser.new_page(viewport={"width": 1300, "height": 900})
+        errors: list[str] = []
+        elsewhere: list[str] = []
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("request", lambda r: None if r.url.startswith((address, "data:", "blob:")) else elsewhere.append(r.url))
+        for name in ("", "loss/", "theory/", "integrations/", "api/losses/"):
+            page.goto(f"{address}/{name}", wait_until="networkidle")
+            broken = page.evaluate("[...document.images].filter(i => !i.naturalWidth).map(i => i.src)")
+            assert broken == [], name
+        page.goto(address, wait_until="networkidle")
+        page.locator("input.md-search__input").click()
+        page.keyboard.type("marginal offset", delay=20)
+        page.locator(".md-search-result__item").first.wait_for(timeout=20_000)
+        browser.close()
+    assert errors == []
+    assert elsewhere == []
