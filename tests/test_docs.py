@@ -236,3 +236,19 @@ def test_site_in_a_browser(site: Path) -> None:
         browser.close()
     assert errors == []
     assert elsewhere == []
+
+
+def test_notebook_runs_top_to_bottom(tmp_path: Path) -> None:
+    """Committed without outputs, so that no number in it is old."""
+    nbclient = pytest.importorskip("nbclient", reason="the extra docs is not installed")
+    import nbformat
+
+    notebook = nbformat.read(ROOT / "notebooks" / "quickstart.ipynb", as_version=4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert all(cell.outputs == [] and cell.execution_count is None for cell in code)
+    nbclient.NotebookClient(
+        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
+    shown = [str(output) for cell in code for output in cell.outputs]
+    assert any("MarginalDriftWarning" in text for text in shown)
+    assert any("text/html" in text and "<svg" not in text and "data:image/svg+xml" in text for text in shown)
