@@ -65,6 +65,7 @@ def as_markdown(docstring: str) -> str:
     text = _DISPLAY.sub(display, docstring)
     text = _INLINE.sub(lambda found: f"`{plain_formula(found[1])}`", text)
     text = _ROLE.sub(r"`\1`", text)
+    text = re.sub(r"(?<=_)\*(?!\*)", r"\\*", text)  # auroc_* is a pattern of names and not the start of italics
     return _EXAMPLE.sub(lambda e: f"{e['indent']}```pycon\n{e[0]}\n{e['indent']}```", text)
 
 

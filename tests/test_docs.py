@@ -132,9 +132,10 @@ def test_docstrings_become_markdown() -> None:
     text = plain.as_markdown(
         "Loss :math:`\\frac1n \\sum_i \\mathrm{lse}(z_i) - \\pi_k`, see :func:`~gence.fit`.\n\n"
         ".. math:: \\ell_i = \\sum_k t_{ik} \\left( -\\log p_{ik} \\right)\n\n"
-        "Args:\n    x: a number.\n\n>>> 1 + 1\n2\n>>> for i in range(1):\n...     i\n0\n\nAfter it."
+        "Args:\n    x: keys auroc_*, fpr_*.\n\n>>> 1 + 1\n2\n>>> for i in range(1):\n...     i\n0\n\nAfter it."
     )
     assert "Loss `1/n Σ_i lse(z_i) - π_k`, see `gence.fit`." in text
+    assert "x: keys auroc_\\*, fpr_\\*." in text
     assert "```text\nℓ_i = Σ_k t_ik ( -log p_ik )\n```" in text
     assert "```pycon\n>>> 1 + 1\n2\n>>> for i in range(1):\n...     i\n0\n```\n\nAfter it." in text
 
@@ -243,7 +244,8 @@ def test_notebook_runs_top_to_bottom(tmp_path: Path) -> None:
     nbclient = pytest.importorskip("nbclient", reason="the extra docs is not installed")
     import nbformat
 
-    notebook = nbformat.read(ROOT / "notebooks" / "quickstart.ipynb", as_version=4)
+    path = ROOT / "notebooks" / "quickstart.ipynb"
+    notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert all(cell.outputs == [] and cell.execution_count is None for cell in code)
     nbclient.NotebookClient(
