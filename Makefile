@@ -7,13 +7,16 @@ STAMP  := $(VENV)/.ready
 DEMO   := lab
 TESTS  := lab,timm,tune,ray,hub,tensorboard,sklearn,hf,lightning,docs,dev
 
-.PHONY: demo test lint types imports setup browser clean
+.PHONY: demo test docs lint types imports setup browser clean
 
 demo: $(VENV)/.demo
 	$(BIN)/gence compare
 
 test: setup browser lint types imports
 	$(BIN)/python -m pytest -n 2 --dist loadscope --cov=gence --cov-report=term:skip-covered --durations=15
+
+docs: setup
+	$(BIN)/mkdocs build --strict
 
 lint: setup
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

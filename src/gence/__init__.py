@@ -6,7 +6,8 @@ from gence._version import __version__
 from gence.losses import *  # noqa: F403
 from gence.losses import __all__ as _losses
 
-__all__ = ["__version__", "compare", *_losses]  # noqa: F405
+# Not "compare": a star import must not load the lab.
+__all__ = ["__version__", *_losses]
 
 
 def __getattr__(name: str) -> Any:

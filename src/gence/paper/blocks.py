@@ -81,10 +81,16 @@ def _bench(path: Path) -> str:
     rows = record.get("rows")
     if not isinstance(rows, list) or not rows:
         return NOTHING
-    columns = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in _LEFT_OUT]
+    columns = list(dict.fromkeys(name for row in rows for name, value in row.items() if _fits(name, value)))
     lines = ["| " + " | ".join(name.replace("_", " ") for name in columns) + " |", "|" + " --- |" * len(columns)]
     lines += ["| " + " | ".join(_short(row.get(name)) for name in columns) + " |" for row in rows]
     return "\n" + "\n".join(lines) + f"\n\nOn {record.get('environment', {}).get('device', 'an unnamed device')}.\n\n"
+
+
+def _fits(name: str, value: Any) -> bool:
+    """Whether a value can stand in a table: plain values, and timings with their quantiles."""
+    plain = not isinstance(value, list | dict) or (isinstance(value, dict) and "median" in value)
+    return plain and name not in _LEFT_OUT
 
 
 def _short(value: Any) -> str:

@@ -103,8 +103,18 @@ def disagreement(**of_rank: Any) -> str:
 
 
 def bytes_sent() -> int:
-    """What this process has sent over TCP so far, as the kernel counts it (tcpi_bytes_acked)."""
-    total = 0
+    """What this process has sent over TCP so far, once the kernel counts nothing on its way any more."""
+    deadline = time.monotonic() + 5
+    while True:
+        acknowledged, under_way = tcp_counts()
+        if under_way == 0 or time.monotonic() > deadline:
+            return acknowledged
+        time.sleep(0.005)
+
+
+def tcp_counts() -> tuple[int, int]:
+    """Bytes acknowledged (tcpi_bytes_acked), and segments or bytes that are not (tcpi_unacked, tcpi_notsent_bytes)."""
+    total = under_way = 0
     for entry in os.listdir("/proc/self/fd"):  # noqa: PTH208  names only
         try:
             if not os.readlink(f"/proc/self/fd/{entry}").startswith("socket:"):  # noqa: PTH115
@@ -113,9 +123,10 @@ def bytes_sent() -> int:
                 if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM:
                     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
                     total += struct.unpack_from("Q", info, 120)[0]
+                    under_way += struct.unpack_from("I", info, 24)[0] + struct.unpack_from("I", info, 144)[0]
         except OSError:  # closed meanwhile, or a socket of another kind
             continue
-    return total
+    return total, under_way
 
 
 def bytes_of_a_step(rows: int, classes: int) -> int:
