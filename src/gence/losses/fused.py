@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gence.losses import _checks, fused_cpu
 from gence.losses.backend import get_backend
-from gence.losses.targets import Target, TwoHot, flatten_logits, loss_dtype
+from gence.losses.targets import Target, TwoHot, check_call, flatten_logits, loss_dtype
 
 _TRITON_TYPES = (torch.float16, torch.bfloat16, torch.float32)
 # Constants, so that a compiled graph need not ask: torch.compile can trace neither question.
@@ -119,19 +119,12 @@ def _check(
     context: Tensor | None,
 ) -> torch.Size:
     """The plain path's checks; returns the shape of the unreduced loss."""
-    _checks.check_logits(input)
-    _checks.check_reduction(reduction)
-    _checks.check_label_smoothing(label_smoothing)
+    shape = check_call(input, target, weight, ignore_index, reduction, label_smoothing)
     K = input.shape[0] if input.dim() == 1 else input.shape[1]
-    _checks.check_weight(weight, K)
     _checks.check_anchor(anchor)
     _checks.check_prior(prior, K)
     _checks.check_context(context, K)
-    if isinstance(target, TwoHot):
-        return _checks.check_two_hot(input, target, K, ignore_index)
-    if _checks.is_probability_target(input, target):
-        return _checks.check_probabilities(input, target, ignore_index)
-    return _checks.check_indices(input, target, K, ignore_index)
+    return shape
 
 
 def _by_triton(

@@ -8,8 +8,18 @@ import torch
 from torch import Tensor
 
 from gence.losses.kernels import finalise as _finalise
-from gence.losses.kernels import row_tiles, stream, tiny, tuning
+from gence.losses.kernels import row_tiles, stream_backward, stream_forward, tiny, tuning
 from gence.losses.kernels.launch import launch, multiprocessors, power_of_two
+from gence.losses.kernels.layout import (
+    alignment,
+    class_floats,
+    finalise_layout,
+    padded_classes,
+    problem_key,
+    row_layout,
+    stream_plan,
+    tensor_key,
+)
 from gence.losses.kernels.problem import (
     INDEX,
     MEAN,
@@ -23,8 +33,6 @@ from gence.losses.kernels.problem import (
     Problem,
 )
 
-_SCALARS = 16  # floats behind the class vectors that hold scalars
-_SHARES = 16  # floats that each program of the last step leaves
 _TINY = torch.finfo(torch.float32).tiny
 
 Saved = tuple[Tensor, Tensor, Tensor]
@@ -45,7 +53,7 @@ def forward(
         return _tiny_forward(problem, logits, dtype, with_grad)
     n, K = logits.shape
     m = 0 if context is None else context.shape[0]
-    padded = _padded(K)
+    padded = padded_classes(K)
     partial = torch.are_deterministic_algorithms_enabled()
     # Atomic counts of whole rows are exact in any order; shares are not.
     count = problem.mode == INDEX or (problem.mode == TWO_HOT and not partial)
@@ -66,7 +74,7 @@ def forward(
         behind = own.slots * padded if partial else 0
         other.run(sums[behind:], context_stats, counters_at + 1 + own.counters - behind, False)
 
-    block, programs = _finalise_layout(K)
+    block, programs = finalise_layout(K)
     classes = torch.empty(class_floats(K), dtype=torch.float32, device=logits.device)
     loss = torch.empty((), dtype=torch.float32 if problem.reduction == NONE else dtype, device=logits.device)
     static = (
@@ -90,7 +98,7 @@ def forward(
         _finalise.finalise,
         programs,
         4,
-        (_key(logits), None if context is None else _key(context), dtype, problem.key, static),
+        (tensor_key(logits), None if context is None else tensor_key(context), dtype, problem.key, static),
         (
             logits,
             logits if context is None else context,
@@ -162,7 +170,7 @@ def _tiny_forward(problem: Problem, logits: Tensor, dtype: torch.dtype, with_gra
         tiny.tiny_kernel,
         1,
         max(1, min(32, rows * columns // (32 * tuning.current().tiny_lane))),
-        (_key(logits), dtype, problem.key, static),
+        (tensor_key(logits), dtype, problem.key, static),
         (
             logits,
             problem.first,
@@ -190,27 +198,27 @@ class _Sweep:
     def __init__(self, problem: Problem | None, values: Tensor, partial: bool) -> None:
         self.problem, self.values, self.partial = problem, values, partial
         n = values.shape[0]
-        self.rows = _row_layout(values)
+        self.rows = row_layout(values)
         if self.rows is not None:
             self.slots, self.counters = self.rows[2], 0
             return
-        self.plan = _stream_plan(values, tuning.current().tile_rows, few_chunks=partial)
+        self.plan = stream_plan(values, tuning.current().tile_rows, few_chunks=partial)
         chunks = -(-n // self.plan["CHUNK"])
         self.slots, self.counters = chunks * self.plan["PHASES"], 1 + chunks
 
     def run(self, sums: Tensor, stats: Tensor, counters_at: int, count: bool) -> None:
         values, problem, tune = self.values, self.problem, tuning.current()
         n, K = values.shape
-        padded = _padded(K)
+        padded = padded_classes(K)
         targets, target_static = _targets(problem, values)
         ignore = -100 if problem is None else problem.ignore_index
         mode, weighted, smooth = target_static
         if self.rows is not None:
             tile_rows, columns, programs, warps = self.rows
-            static: tuple[Any, ...] = (K, padded, _alignment(values), tile_rows, columns)
+            static: tuple[Any, ...] = (K, padded, alignment(values), tile_rows, columns)
             static += (mode, ignore, weighted, smooth, count, self.partial)
             args = (values, *targets[:4], sums, stats, n, values.stride(0), *targets[4:], *static)
-            launch(row_tiles.rows_forward, programs, warps, _full_key(problem, values, static), args)
+            launch(row_tiles.rows_forward, programs, warps, problem_key(problem, values, static), args)
             return
         plan = self.plan
         static = (K, padded, plan["ALIGN"], plan["PHASES"], plan["CHUNK"], plan["LAG"])
@@ -219,27 +227,27 @@ class _Sweep:
         strides = (n, values.stride(0), targets[4], counters_at, targets[5])
         args = (values, *targets[:4], sums, stats, *strides, *static)
         programs = multiprocessors(values.device) * tune.stream_per_sm
-        launch(stream.stream_forward, programs, tune.stream_warps, _full_key(problem, values, static), args)
+        launch(stream_forward.stream_forward, programs, tune.stream_warps, problem_key(problem, values, static), args)
 
 
 def _gradient(
     problem: Problem, values: Tensor, classes: Tensor, stats: Tensor, upstream: Tensor, is_context: bool = False
 ) -> Tensor:
     n, K = values.shape
-    padded, tune = _padded(K), tuning.current()
+    padded, tune = padded_classes(K), tuning.current()
     grad = torch.empty((n, K), dtype=values.dtype, device=values.device)
     source = None if is_context else problem
     targets, (mode, weighted, smooth) = _targets(source, values)
     per_row = problem.reduction == NONE
-    layout = _row_layout(values)
+    layout = row_layout(values)
     if layout is not None:
         tile_rows, columns, programs, warps = layout
-        static: tuple[Any, ...] = (K, padded, _alignment(values), tile_rows, columns)
+        static: tuple[Any, ...] = (K, padded, alignment(values), tile_rows, columns)
         static += (mode, weighted, smooth, per_row)
         args = (values, *targets[:4], classes, stats, upstream, grad, n, values.stride(0), *targets[4:], *static)
-        launch(row_tiles.rows_backward, programs, warps, (_full_key(source, values, static), upstream.dtype), args)
+        launch(row_tiles.rows_backward, programs, warps, (problem_key(source, values, static), upstream.dtype), args)
         return grad
-    plan = _stream_plan(values, max(tune.sum_rows, tune.backward_rows), backward=True)
+    plan = stream_plan(values, max(tune.sum_rows, tune.backward_rows), backward=True)
     counters = torch.zeros(1 + -(-n // plan["CHUNK"]), dtype=torch.int32, device=values.device)
     blocks = -(-K // plan["C"])
     pieces = min(tune.pieces, power_of_two(blocks))
@@ -251,8 +259,8 @@ def _gradient(
     args += (n, values.stride(0), *targets[4:], *static)
     programs = multiprocessors(values.device) * tune.backward_per_sm
     for log_space in (False, True):
-        key = (_full_key(source, values, static), upstream.dtype, log_space)
-        launch(stream.stream_backward, programs, tune.stream_warps, key, (*args, log_space))
+        key = (problem_key(source, values, static), upstream.dtype, log_space)
+        launch(stream_backward.stream_backward, programs, tune.stream_warps, key, (*args, log_space))
     return grad
 
 
@@ -271,78 +279,10 @@ def _targets(problem: Problem | None, values: Tensor) -> tuple[tuple[Any, ...], 
     return (*tensors, stride, problem.smoothing), (problem.mode, problem.weight is not None, smooth)
 
 
-def class_floats(K: int) -> int:
-    """Size of the buffer with the class vectors c, low and log S, the scalars, and the last step's shares."""
-    return 3 * _padded(K) + _SCALARS + _SHARES * _finalise_layout(K)[1]
-
-
-def _finalise_layout(K: int) -> tuple[int, int]:
-    """(classes of a block, programs) of the last step."""
-    block = min(power_of_two(K), tuning.current().finalise_columns)
-    return block, power_of_two(min(64, -(-K // block)))
-
-
-def _padded(K: int) -> int:
-    return -(-K // 16) * 16
-
-
-def _key(values: Tensor) -> tuple[Any, ...]:
-    return (values.device, values.dtype, values.data_ptr() & 15 == 0)
-
-
-def _full_key(problem: Problem | None, values: Tensor, static: tuple[Any, ...]) -> tuple[Any, ...]:
-    return (_key(values), None if problem is None else problem.key, static)
-
-
-def _alignment(values: Tensor) -> int:
-    """The power of two up to 16 that divides the distance of two rows, counted in logits."""
-    stride = values.stride(0)
-    return min(16, stride & -stride) if stride else 16
-
-
-def _row_layout(values: Tensor) -> tuple[int, int, int, int] | None:
-    """(rows of a tile, padded columns, programs, warps) where rows fit in registers."""
-    n, K = values.shape
-    tune = tuning.current()
-    columns = power_of_two(K)
-    if columns > tune.rows_columns:
-        return None
-    tile_rows = max(1, min(power_of_two(n), tune.rows_elements // columns))
-    elements = tile_rows * columns
-    warps = max(tune.rows_warps, min(32, tune.rows_warps * elements // 4096))
-    per_sm = max(1, tune.rows_per_sm * tune.rows_warps // warps)
-    programs = min(-(-n // tile_rows), multiprocessors(values.device) * per_sm)
-    return tile_rows, columns, programs, warps
-
-
-def _stream_plan(values: Tensor, tile_rows: int, *, backward: bool = False, few_chunks: bool = False) -> dict[str, int]:
-    """Chunk, lag, phases and tile of the streamed kernels."""
-    n, K = values.shape
-    tune = tuning.current()
-    vector = 16 // values.element_size()
-    align = _alignment(values)
-    phases = 1
-    # Whole vectors for ragged rows: needs rows back to back from an aligned start, and an end that no vector crosses.
-    back_to_back = values.stride(0) == K and values.data_ptr() & 15 == 0 and n % vector == 0
-    if tune.shift_rows and align < vector and back_to_back:
-        phases = align = vector
-    if phases > 1:
-        lag = tune.ragged_backward_lag if backward else tune.ragged_lag
-    else:
-        lag = tune.backward_lag if backward else tune.lag
-    step = phases * tile_rows
-    rows = max(1, tune.chunk_bytes // (K * values.element_size()))
-    if few_chunks:  # one slot of K floats for each chunk and phase: keep them under about 1 % of the logits
-        rows = max(rows, phases * 4 * 100 // values.element_size(), -(-n // 64))
-    chunk = -(-min(rows, n) // step) * step
-    columns = tune.tile_columns or tune.stream_warps * 32 * vector
-    return {"CHUNK": chunk, "LAG": lag, "PHASES": phases, "ALIGN": align, "R": tile_rows, "C": columns}
-
-
 def _row_losses(problem: Problem, logits: Tensor, m: int, classes: Tensor, stats: Tensor) -> Tensor:
     """Each row's loss (n,), float32."""
     n, K = logits.shape
-    padded = _padded(K)
+    padded = padded_classes(K)
     log_s = classes[2 * padded : 2 * padded + K]
     tau = stats[3 * n : 4 * n]
     losses = stats[2 * n : 3 * n] + problem.target_of(logits, log_s)
@@ -357,7 +297,7 @@ def _row_losses(problem: Problem, logits: Tensor, m: int, classes: Tensor, stats
 def _row_weighted_classes(problem: Problem, logits: Tensor, classes: Tensor, stats: Tensor, of_row: Tensor) -> Tensor:
     """The class coefficients for a gradient that differs between rows: T_k = w_k sum_i g_i t_ik."""
     n, K = logits.shape
-    padded = _padded(K)
+    padded = padded_classes(K)
     pull = problem.masses(K, of_row)
     if problem.anchor_kind != WITHOUT_ANCHOR:
         pull = pull - problem.anchor * (of_row * stats[3 * n : 4 * n]).sum() * _prior(problem, K)

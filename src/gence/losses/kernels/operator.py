@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gence.losses.kernels import implementation
+from gence.losses.kernels.layout import class_floats
 from gence.losses.kernels.problem import NONE, Problem
 
 
@@ -85,7 +86,7 @@ def _forward_fake(
     if implementation.is_tiny(logits, context, reduction):
         grad = logits.new_empty((n, K), dtype=torch.float32)
         return value, grad, grad.new_empty(0), grad.new_empty(0)
-    classes = logits.new_empty(implementation.class_floats(K), dtype=torch.float32)
+    classes = logits.new_empty(class_floats(K), dtype=torch.float32)
     stats = logits.new_empty(4 * n, dtype=torch.float32)
     rows = 0 if context is None else context.shape[0]
     return value, classes, stats, logits.new_empty(4 * rows, dtype=torch.float32)

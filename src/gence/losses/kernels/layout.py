@@ -1,0 +1,85 @@
+"""Sizes: how a shape is cut into tiles, chunks and programs, and how large the buffers are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from gence.losses.kernels import tuning
+from gence.losses.kernels.launch import multiprocessors, power_of_two
+from gence.losses.kernels.problem import Problem
+
+_SCALARS = 16  # floats behind the class vectors that hold scalars
+_SHARES = 16  # floats that each program of the last step leaves
+
+
+def class_floats(K: int) -> int:
+    """Size of the buffer with the class vectors c, low and log S, the scalars, and the last step's shares."""
+    return 3 * padded_classes(K) + _SCALARS + _SHARES * finalise_layout(K)[1]
+
+
+def finalise_layout(K: int) -> tuple[int, int]:
+    """(classes of a block, programs) of the last step."""
+    block = min(power_of_two(K), tuning.current().finalise_columns)
+    return block, power_of_two(min(64, -(-K // block)))
+
+
+def padded_classes(K: int) -> int:
+    """Floats of a class vector: K, rounded up to whole vectors."""
+    return -(-K // 16) * 16
+
+
+def tensor_key(values: Tensor) -> tuple[Any, ...]:
+    """What compiled code depends on of a tensor."""
+    return (values.device, values.dtype, values.data_ptr() & 15 == 0)
+
+
+def problem_key(problem: Problem | None, values: Tensor, static: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What compiled code depends on of a problem and its logits."""
+    return (tensor_key(values), None if problem is None else problem.key, static)
+
+
+def alignment(values: Tensor) -> int:
+    """The power of two up to 16 that divides the distance of two rows, counted in logits."""
+    stride = values.stride(0)
+    return min(16, stride & -stride) if stride else 16
+
+
+def row_layout(values: Tensor) -> tuple[int, int, int, int] | None:
+    """(rows of a tile, padded columns, programs, warps) where rows fit in registers."""
+    n, K = values.shape
+    tune = tuning.current()
+    columns = power_of_two(K)
+    if columns > tune.rows_columns:
+        return None
+    tile_rows = max(1, min(power_of_two(n), tune.rows_elements // columns))
+    elements = tile_rows * columns
+    warps = max(tune.rows_warps, min(32, tune.rows_warps * elements // 4096))
+    per_sm = max(1, tune.rows_per_sm * tune.rows_warps // warps)
+    programs = min(-(-n // tile_rows), multiprocessors(values.device) * per_sm)
+    return tile_rows, columns, programs, warps
+
+
+def stream_plan(values: Tensor, tile_rows: int, *, backward: bool = False, few_chunks: bool = False) -> dict[str, int]:
+    """Chunk, lag, phases and tile of the streamed kernels."""
+    n, K = values.shape
+    tune = tuning.current()
+    vector = 16 // values.element_size()
+    align = alignment(values)
+    phases = 1
+    # Whole vectors for ragged rows: needs rows back to back from an aligned start, and an end that no vector crosses.
+    back_to_back = values.stride(0) == K and values.data_ptr() & 15 == 0 and n % vector == 0
+    if tune.shift_rows and align < vector and back_to_back:
+        phases = align = vector
+    if phases > 1:
+        lag = tune.ragged_backward_lag if backward else tune.ragged_lag
+    else:
+        lag = tune.backward_lag if backward else tune.lag
+    step = phases * tile_rows
+    rows = max(1, tune.chunk_bytes // (K * values.element_size()))
+    if few_chunks:  # one slot of K floats for each chunk and phase: keep them under about 1 % of the logits
+        rows = max(rows, phases * 4 * 100 // values.element_size(), -(-n // 64))
+    chunk = -(-min(rows, n) // step) * step
+    columns = tune.tile_columns or tune.stream_warps * 32 * vector
+    return {"CHUNK": chunk, "LAG": lag, "PHASES": phases, "ALIGN": align, "R": tile_rows, "C": columns}
