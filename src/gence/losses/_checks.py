@@ -132,7 +132,8 @@ def check_probabilities(input: Tensor, target: Tensor, ignore_index: int) -> tor
 def check_two_hot(input: Tensor, target: TwoHot, num_classes: int, ignore_index: int) -> torch.Size:
     """The parts of a two-hot target must have one shape, that of class indices."""
     shape = _index_shape(input)
-    for name, part in zip(target._fields, target, strict=True):
+    # Spelt out: the compiler of torch 2.6 cannot walk through a named tuple's field names.
+    for name, part in (("first", target.first), ("second", target.second), ("share", target.share)):
         if not isinstance(part, Tensor):
             raise TypeError(f"target.{name}: expected a tensor of shape {shape}, got {type(part).__name__}")
         if tuple(part.shape) != shape:

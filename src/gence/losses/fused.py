@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib.metadata
 import os
 from typing import Any
 
@@ -14,8 +14,19 @@ from gence.losses.backend import get_backend
 from gence.losses.targets import Target, TwoHot, check_call, flatten_logits, loss_dtype
 
 _TRITON_TYPES = (torch.float16, torch.bfloat16, torch.float32)
+OLDEST_TRITON = (3, 6)
+"""The oldest Triton that the kernels are tested with; with an older one the plain operations compute the loss."""
+
+
+def _triton_version() -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in importlib.metadata.version("triton").split(".")[:2])
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return (0, 0)
+
+
 # Constants, so that a compiled graph need not ask: torch.compile can trace neither question.
-_HAS_TRITON = importlib.util.find_spec("triton") is not None
+_TRITON_VERSION = _triton_version()
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
@@ -97,8 +108,8 @@ def _why_plain(
 
 
 def _why_not_triton(input: Tensor, context: Tensor | None) -> str | None:
-    if not _HAS_TRITON:
-        return "Triton is not installed"
+    if _TRITON_VERSION < OLDEST_TRITON:
+        return f"Triton {'.'.join(map(str, OLDEST_TRITON))} or newer is not installed"
     if not input.is_cuda and not _INTERPRETED:
         return "a CPU tensor needs TRITON_INTERPRET=1 set before Triton is imported"
     for values in (input, context):
