@@ -2,7 +2,8 @@
 
 Rows are taken in blocks that stay in the last-level cache; what is kept for the backward pass is the softmax, as
 ``F.cross_entropy`` keeps its log-softmax. Column sums are linear, and taken again in log space if a class that counts
-sinks so low that they would underflow: on a CPU a look at the values costs nothing.
+sinks so low that they would underflow: on a CPU a look at the values costs nothing. Over 300 lines, because the forward
+and the backward pass of each kind of target share their blocks and in-place buffers and are read side by side.
 """
 
 from __future__ import annotations
