@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gence.losses.targets import Target, TwoHot, compute_dtype, loss_dtype
 
-BLOCK_BYTES = 4 << 20  # of logits: within a last-level cache, and large enough to drown the calls' own cost
+BLOCK_BYTES = 2 << 20  # of logits: within a last-level cache, and large enough to drown the calls' own cost
 _FLOOR = 1e-30
 _LOW = -60.0  # a little above log(_FLOOR)
 
