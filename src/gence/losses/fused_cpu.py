@@ -15,8 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gence.losses.fused_small import small_loss
 from gence.losses.targets import Target, TwoHot, compute_dtype, loss_dtype
 
+SMALL = 1 << 16  # logits: up to here fewer operations are faster, beyond it fewer passes over memory
 BLOCK_BYTES = 2 << 20  # of logits: within a last-level cache, and large enough to drown the calls' own cost
 _FLOOR = 1e-30
 _LOW = -60.0  # a little above log(_FLOOR)
@@ -82,6 +84,10 @@ def loss(
         if bool(ignored.any()):
             valid = ~ignored
             index = index.masked_fill(ignored, 0)
+        elif _is_small(logits, weight, reduction, label_smoothing, anchor, context):
+            small = small_loss(logits, index, reduction == "mean")
+            if small is not None:
+                return small
         ones = torch.ones(index.shape, dtype=dtype)
         labels = [(index, ones if valid is None else valid.to(dtype))]
     problem = _Labels(
@@ -95,6 +101,14 @@ def loss(
         isinstance(target, TwoHot),
     )
     return _CPULoss.apply(logits, context, problem, loss_dtype(logits))  # type: ignore[no-any-return]
+
+
+def _is_small(
+    logits: Tensor, weight: Any, reduction: str, label_smoothing: float, anchor: float | Tensor, context: Any
+) -> bool:
+    """Whether the batch is one block and nothing but the plain loss is asked for."""
+    usual = weight is None and context is None and label_smoothing == 0 and reduction != "none"
+    return usual and not isinstance(anchor, Tensor) and anchor == 0 and logits.numel() <= SMALL
 
 
 class _CPULoss(torch.autograd.Function):
