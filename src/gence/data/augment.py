@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from gence.data.draws import Draws
-from gence.data.mixing import MixDraws, draw_mixing
-from gence.data.randaugment import RandAugmentDraws, draw_randaugment, randaugment
-
-D = TypeVar("D", bound=Draws)
+from gence.data.randaugment import draw_randaugment, randaugment
 
 
 @dataclass(frozen=True)
@@ -99,101 +95,37 @@ def normalize(
     return result.view(images.shape)
 
 
-@dataclass(frozen=True)
-class EpochDraws:
-    """Everything random about one epoch of one run, or of several runs in a row; None where a part is switched off."""
-
-    crop_flip: CropFlipDraws | None
-    randaugment: RandAugmentDraws | None
-    mixing: MixDraws | None
-
-    @classmethod
-    def cat(cls, parts: Sequence[EpochDraws]) -> EpochDraws:
-        """Join the draws of several runs with the same settings, in the order of their images."""
-
-        def joined(draws: type[D], members: Sequence[D | None]) -> D | None:
-            present = [member for member in members if member is not None]
-            if present and len(present) < len(members):
-                raise ValueError(
-                    f"{len(present)} of {len(members)} runs have {draws.__name__}; join runs of one recipe"
-                )
-            return draws.cat(present) if present else None
-
-        return cls(
-            joined(CropFlipDraws, [part.crop_flip for part in parts]),
-            joined(RandAugmentDraws, [part.randaugment for part in parts]),
-            joined(MixDraws, [part.mixing for part in parts]),
-        )
-
-
 @dataclass(frozen=True, kw_only=True)
 class EpochAugmenter:
     """Crop, flip and RandAugment for all images of an epoch at once, in this order (that of torchvision's recipes).
 
-    Mixing couples the samples of a batch and is applied by the training step; only its draws are made here.
+    Mixing couples the samples of a batch and comes after this: :mod:`gence.data.mixing`.
 
     Args:
         crop_padding: zeros added at every side before a random crop to the old size; 0 for no crop.
         flip: mirror at even odds.
         randaugment_ops: RandAugment operations a sample; 0 for none.
         randaugment_magnitude: their strength, 0 to 30.
-        mixup_alpha: of MixUp's Beta distribution; 0 for no MixUp.
-        cutmix_alpha: of CutMix's; 0 for no CutMix.
-        mix_probability: with which a batch is mixed.
-        batch_size: samples that can be mixed with each other.
 
-    >>> augmenter = EpochAugmenter(crop_padding=4, flip=True, randaugment_ops=2, batch_size=5)
+    >>> augmenter = EpochAugmenter(crop_padding=4, flip=True, randaugment_ops=2)
     >>> images = torch.zeros(20, 3, 32, 32, dtype=torch.uint8)
-    >>> augmented, mixing = augmenter(images, torch.Generator().manual_seed(0))
-    >>> augmented.shape, augmented.dtype, mixing is None
-    (torch.Size([20, 3, 32, 32]), torch.uint8, True)
+    >>> augmented = augmenter(images, torch.Generator().manual_seed(0))
+    >>> augmented.shape, augmented.dtype
+    (torch.Size([20, 3, 32, 32]), torch.uint8)
     """
 
     crop_padding: int = 4
     flip: bool = True
     randaugment_ops: int = 0
     randaugment_magnitude: int = 9
-    mixup_alpha: float = 0.0
-    cutmix_alpha: float = 0.0
-    mix_probability: float = 1.0
-    batch_size: int
 
-    def __call__(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, MixDraws | None]:
-        """Draw and apply: uint8 images (n, C, H, W) in epoch order, and the draws for mixing on their device."""
-        draws = self.draw(len(images), images.shape[-2], images.shape[-1], generator)
-        mixing = None if draws.mixing is None else draws.mixing.to(images.device)
-        return self.apply(images, draws), mixing
-
-    def draw(self, n: int, height: int, width: int, generator: torch.Generator) -> EpochDraws:
-        """Draw an epoch of ``n`` images of one run; with a CPU generator the same on every device, and no GPU waits."""
-        crop_flip = (
-            draw_crop_flip(n, padding=self.crop_padding, flip=self.flip, generator=generator)
-            if self.crop_padding or self.flip
-            else None
-        )
-        operations = (
-            draw_randaugment(n, num_ops=self.randaugment_ops, generator=generator) if self.randaugment_ops else None
-        )
-        mixing = (
-            draw_mixing(
-                n,
-                height,
-                width,
-                mixup_alpha=self.mixup_alpha,
-                cutmix_alpha=self.cutmix_alpha,
-                probability=self.mix_probability,
-                batch_size=self.batch_size,
-                generator=generator,
-            )
-            if self.mix_probability and (self.mixup_alpha or self.cutmix_alpha)
-            else None
-        )
-        return EpochDraws(crop_flip, operations, mixing)
-
-    def apply(self, images: Tensor, draws: EpochDraws) -> Tensor:
-        """Return the augmented images, uint8 (n, C, H, W): a function of its arguments alone; mixing is left to do."""
-        if draws.crop_flip is not None:
-            images = crop_and_flip(images, draws.crop_flip.to(images.device), self.crop_padding)
-        if draws.randaugment is not None:
-            images = randaugment(images, draws.randaugment, magnitude=self.randaugment_magnitude)
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Return augmented images, uint8 (n, C, H, W); a CPU generator gives the same on every device, without a wait."""
+        n = len(images)
+        if self.crop_padding or self.flip:
+            draws = draw_crop_flip(n, padding=self.crop_padding, flip=self.flip, generator=generator)
+            images = crop_and_flip(images, draws.to(images.device), self.crop_padding)
+        if self.randaugment_ops:
+            operations = draw_randaugment(n, num_ops=self.randaugment_ops, generator=generator)
+            images = randaugment(images, operations, magnitude=self.randaugment_magnitude)
         return images

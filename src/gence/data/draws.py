@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
@@ -24,11 +23,6 @@ class Draws:
 
     def __getitem__(self, index: Any) -> Self:
         return self._each(lambda tensor: tensor[index])
-
-    @classmethod
-    def cat(cls, parts: Sequence[Self]) -> Self:
-        """Join the draws of several runs, in order, into the draws of their joined images."""
-        return cls(**{f.name: torch.cat([getattr(part, f.name) for part in parts]) for f in fields(cls)})
 
     def _each(self, change: Any) -> Self:
         return type(self)(**{f.name: change(getattr(self, f.name)) for f in fields(self)})

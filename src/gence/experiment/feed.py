@@ -9,9 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gence.data.augment import crop_and_flip, draw_crop_flip, normalize
+from gence.data.augment import EpochAugmenter, normalize
 from gence.data.mixing import MixDraws, apply_mixing, draw_mixing
-from gence.data.randaugment import draw_randaugment, randaugment
 from gence.experiment.problem import Problem
 from gence.experiment.recipe import Recipe
 from gence.experiment.seeds import stream
@@ -39,6 +38,12 @@ class EpochFeed:
         n, channels, height, width = problem.train.images.shape
         self.rows = min(recipe.batch_size, n)  # drawn images a step
         self.steps = n // self.rows if recipe.drop_last else -(-n // self.rows)
+        self.augmenter = EpochAugmenter(
+            crop_padding=recipe.crop_padding,
+            flip=recipe.flip,
+            randaugment_ops=recipe.randaugment_ops,
+            randaugment_magnitude=recipe.randaugment_magnitude,
+        )
         self.mixes = views == 1 and recipe.mix_probability > 0
         device = problem.train.images.device
         batch = self.rows * views
@@ -88,16 +93,8 @@ class EpochFeed:
         return slice(start, start + self.steps)
 
     def _augment(self, images: Tensor, epoch: int, view: int) -> Tensor:
-        recipe = self.recipe
         names = ("augment", epoch) if view == 0 else ("augment", epoch, f"view{view}")
-        generator = stream(self.seed, *names)
-        if recipe.crop_padding or recipe.flip:
-            draws = draw_crop_flip(len(images), padding=recipe.crop_padding, flip=recipe.flip, generator=generator)
-            images = crop_and_flip(images, draws.to(images.device), recipe.crop_padding)
-        if recipe.randaugment_ops:
-            chosen = draw_randaugment(len(images), num_ops=recipe.randaugment_ops, generator=generator)
-            images = randaugment(images, chosen, magnitude=recipe.randaugment_magnitude)
-        return images
+        return self.augmenter(images, stream(self.seed, *names))
 
     def _mix_draws(self, batches: Tensor, epoch: int) -> MixDraws:
         recipe = self.recipe
