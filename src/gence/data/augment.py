@@ -120,7 +120,7 @@ class EpochAugmenter:
     randaugment_magnitude: int = 9
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """Return augmented images, uint8 (n, C, H, W); a CPU generator gives the same on every device, without a wait."""
+        """Return augmented images, uint8 (n, C, H, W); a CPU generator gives the same on every device."""
         n = len(images)
         if self.crop_padding or self.flip:
             draws = draw_crop_flip(n, padding=self.crop_padding, flip=self.flip, generator=generator)
