@@ -17,6 +17,7 @@ import pytest
 from gence.experiment import atomic
 from gence.experiment.claims import Claims
 from gence.experiment.environment import commit, environment_record
+from gence.experiment.pack import Pack
 from gence.experiment.result import RunResult
 from gence.experiment.store import Store, StoreError
 from tests.experiment.tiny_trainer import make_specs, train
@@ -286,9 +287,33 @@ def test_readers_see_whole_records_while_others_write(tmp_path):
         store.write(spec, result(), ENVIRONMENT)
         if i % 13 == 5:
             store.pack()
-    reader.join(timeout=30)
+    reader.join(timeout=120)
     assert seen[-1] == len(specs)
     assert seen == sorted(seen)
+
+
+def test_a_pack_replaced_between_any_two_steps_of_a_reader_is_read_whole(tmp_path):
+    store = filled(tmp_path)
+    store.pack()
+    first, *_, last = sorted(store.keys())
+    lines = {key: line.rstrip(b"\n") for key, line in store.packed_lines()}
+    without_first = {key: line for key, line in lines.items() if key != first}
+    done = threading.Event()
+
+    def replace_it() -> None:
+        pack = Pack(store.pack_path)
+        while not done.is_set():
+            pack.write(without_first)
+            pack.write(lines)
+
+    writer = threading.Thread(target=replace_it)
+    writer.start()
+    try:
+        for _ in range(300):
+            assert Pack(store.pack_path).line(last) == lines[last]
+    finally:
+        done.set()
+        writer.join()
 
 
 def test_claims_are_exclusive_and_a_dead_holders_is_taken_over(tmp_path):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 from filelock import FileLock
 
@@ -19,30 +22,28 @@ class Pack:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._signature: tuple[int, int] | None = None
+        self._signature: tuple[int, int, int] | None = None
         self._places: dict[str, tuple[int, int]] = {}
 
     def __contains__(self, key: str) -> bool:
-        return key in self._scanned()
+        return key in self._places_now()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._scanned())
+        return iter(self._places_now())
 
     def line(self, key: str) -> bytes | None:
         """Return a packed record as it is stored, without the newline; None if it is not here."""
-        place = self._scanned().get(key)
-        if place is None:
-            return None
-        with self.path.open("rb") as file:
+        with self._opened() as file:
+            place = self._scanned(file).get(key)
+            if file is None or place is None:
+                return None
             file.seek(place[0])
             return file.read(place[1]).rstrip(b"\n")
 
     def lines(self) -> Iterator[tuple[str, bytes]]:
         """Yield keys and records in one pass over the file; lines that are no record are passed over."""
-        if not self.path.exists():
-            return
-        with self.path.open("rb") as file:
-            for line in file:
+        with self._opened() as file:
+            for line in file or ():
                 key = records.key_of_line(line)
                 if key is not None:
                     yield key, line
@@ -60,30 +61,45 @@ class Pack:
 
     def strangers(self) -> list[str]:
         """Return a sentence for each line that is no record."""
-        if not self.path.exists():
-            return []
-        with self.path.open("rb") as file:
+        with self._opened() as file:
             return [
                 f"{self.path}:{number} is not a record: it was cut short or reformatted"
-                for number, line in enumerate(file, start=1)
+                for number, line in enumerate(file or (), start=1)
                 if records.key_of_line(line) is None
             ]
 
-    def _scanned(self) -> dict[str, tuple[int, int]]:
-        """Return where each record begins and how long it is."""
+    def _places_now(self) -> dict[str, tuple[int, int]]:
+        with self._opened() as file:
+            return self._scanned(file)
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[BinaryIO | None]:
+        """Open the file, or give None if there is none.
+
+        Another process may replace the file at any moment. What was opened stays as it was, so that places found in it
+        are good as long as it is open, and only in it.
+        """
         try:
-            stat = self.path.stat()
+            file = self.path.open("rb")
         except FileNotFoundError:
+            yield None
+            return
+        with file:
+            yield file
+
+    def _scanned(self, file: BinaryIO | None) -> dict[str, tuple[int, int]]:
+        """Return where each record begins in the opened file and how long it is."""
+        if file is None:
             return {}
-        signature = (stat.st_size, stat.st_mtime_ns)
+        stat = os.fstat(file.fileno())
+        signature = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
         if self._signature != signature:
             places: dict[str, tuple[int, int]] = {}
             offset = 0
-            with self.path.open("rb") as file:
-                for line in file:
-                    key = records.key_of_line(line)
-                    if key is not None:
-                        places[key] = (offset, len(line))
-                    offset += len(line)
+            for line in file:
+                key = records.key_of_line(line)
+                if key is not None:
+                    places[key] = (offset, len(line))
+                offset += len(line)
             self._signature, self._places = signature, places
         return self._places
