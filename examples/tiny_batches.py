@@ -51,12 +51,20 @@ def train(data: tuple[Tensor, ...], name: str, batch: int, seed: int, steps: int
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=3)
-    seeds = parser.parse_args().seeds
+    parser.add_argument("--record", help="a file for the accuracies, such as results/bench/tiny-batches.json")
+    options = parser.parse_args()
+    seeds, found = options.seeds, {}
     torch.set_num_threads(1)  # for matrices this small, more threads only wait for each other
     print(f"test accuracy in %, mean ± standard deviation over {seeds} seeds")
     print("| data, batch | " + " | ".join(MOMENTA) + " |\n" + "|---" * (len(MOMENTA) + 1) + "|")
     for source, batch in ((digits, 2), (digits, 4), (clusters, 4), (clusters, 200)):
         problems = [source(torch.Generator().manual_seed(seed)) for seed in range(seeds)]
-        cells = [100 * torch.tensor([train(p, name, batch, s) for s, p in enumerate(problems)]) for name in MOMENTA]
-        shown = " | ".join(f"{cell.mean():.1f} ± {cell.std():.1f}" for cell in cells)
-        print(f"| {source.__name__}, {batch} | {shown} |", flush=True)
+        row = f"{source.__name__}, {batch}"
+        cells = {name: [train(p, name, batch, seed) for seed, p in enumerate(problems)] for name in MOMENTA}
+        percent = [100 * torch.tensor(cell) for cell in cells.values()]
+        print(f"| {row} | " + " | ".join(f"{c.mean():.1f} ± {c.std():.1f}" for c in percent) + " |", flush=True)
+        found |= {(row, name): cell for name, cell in cells.items()}
+    if options.record:
+        from gence.experiment.small_study import write_study
+
+        write_study(options.record, "`examples/tiny_batches.py`", found, rows_are="data, batch")

@@ -54,9 +54,16 @@ def train(criterion: nn.Module, seed: int, use: str, steps: int = 300, batch: in
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
-    seeds = parser.parse_args().seeds
+    parser.add_argument("--record", help="a file for the accuracies, such as results/bench/unlabelled.json")
+    options = parser.parse_args()
+    seeds, found = options.seeds, {}
     torch.set_num_threads(1)  # for matrices this small, more threads only wait for each other
     print(f"test accuracy in %, mean and standard deviation over {seeds} seeds")
     for name, (criterion, use) in ROWS.items():
-        seen = 100 * torch.tensor([train(criterion, seed, use) for seed in range(seeds)])
-        print(f"{name:28} {seen.mean():.1f} ± {seen.std():.1f}", flush=True)
+        found[name, "accuracy"] = [train(criterion, seed, use) for seed in range(seeds)]
+        percent = 100 * torch.tensor(found[name, "accuracy"])
+        print(f"{name:28} {percent.mean():.1f} ± {percent.std():.1f}", flush=True)
+    if options.record:
+        from gence.experiment.small_study import write_study
+
+        write_study(options.record, "`examples/unlabelled.py`", found, rows_are="loss")

@@ -17,6 +17,7 @@ from typing import Any
 from gence.experiment.store import Store
 from gence.paper.measured import measured_table
 from gence.paper.shown import SHOWN, shown
+from gence.paper.small_study import study_table
 from gence.paper.speed import speed_table
 
 _BLOCK = re.compile(r"(?P<head><!-- generated: (?P<name>\S+) -->\n)(?P<body>.*?)(?P<tail><!-- end -->)", re.DOTALL)
@@ -31,7 +32,7 @@ def renderers(store: Store, bench: Path) -> dict[str, Renderer]:
 
     A name of `gence show` is its table with the sentences around it; `measured` is what the store holds, cell by
     cell; `speed` is the loss's cost in a line a shape; `bench-NAME` is the table of the rows in `NAME.json` of the
-    folder of benchmarks.
+    folder of benchmarks, where small studies lie too.
 
     Args:
         store: where the records of the paper are.
@@ -78,6 +79,8 @@ def _exhibit(name: str, store: Store) -> str:
 
 def _bench(path: Path) -> str:
     record: dict[str, Any] = json.loads(path.read_text())
+    if "study" in record:
+        return f"\n{study_table(record)}\n\n"
     rows = record.get("rows")
     if not isinstance(rows, list) or not rows:
         return NOTHING
