@@ -1,9 +1,14 @@
-"""The cache: hit, miss, damage, a full disk, and never a half-written file."""
+"""The cache: hit, miss, damage, a full disk, never a half-written file, and several processes at once."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -98,6 +103,88 @@ def test_interrupted_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: py
     with pytest.raises(KeyboardInterrupt):
         cache.write(path, {"train": images})
     assert cached_files(tmp_path) == []
+
+
+MAKER = """
+import sys, time
+from pathlib import Path
+import torch
+from gence.data import ImageSet, cache
+
+me, folder = sys.argv[1], Path(sys.argv[2])
+cache.NOTICE_AFTER_S = 0.1
+
+def make():
+    (folder / f"making-{me}").touch()
+    while not (folder / "finish").exists():
+        time.sleep(0.02)
+    return {"all": ImageSet.from_arrays(torch.zeros(2, 8, 8, dtype=torch.uint8), [0, 1])}
+
+(folder / f"ready-{me}").touch()
+print(cache.read_or_make(folder, "photos", {}, make)["all"].checksum)
+"""
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def makers(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], subprocess.Popen[str]]]:
+    """Two processes that want the same images: the first makes them until there is a file "finish", the second came
+    after it and has waited long enough to say so.
+    """
+    with contextlib.ExitStack() as processes:
+
+        def start(me: str) -> subprocess.Popen[str]:
+            command = [sys.executable, "-c", MAKER, me, str(tmp_path)]
+            started = processes.enter_context(
+                subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            )
+            processes.callback(started.kill)  # called before the context waits for its end
+            return started
+
+        first = start("one")
+        wait_for((tmp_path / "making-one").exists)
+        second = start("two")
+        wait_for((tmp_path / "ready-two").exists)
+        time.sleep(0.5)
+        yield first, second
+
+
+def test_two_processes_do_the_work_once(makers: tuple[subprocess.Popen[str], ...], tmp_path: Path) -> None:
+    first, second = makers
+    (tmp_path / "finish").touch()
+    (made, of_first), (read, of_second) = first.communicate(timeout=60), second.communicate(timeout=60)
+    assert (first.returncode, second.returncode) == (0, 0), of_first + of_second
+    assert made == read != ""
+    assert not (tmp_path / "making-two").exists()
+    assert of_first == ""
+    assert of_second == f"another process is preparing photos in {tmp_path}; waiting for it to finish\n"
+
+
+def test_a_killed_process_blocks_nobody(makers: tuple[subprocess.Popen[str], ...], tmp_path: Path) -> None:
+    first, second = makers
+    assert not (tmp_path / "making-two").exists()  # it waits
+    first.kill()
+    first.communicate()
+    wait_for((tmp_path / "making-two").exists)
+    (tmp_path / "finish").touch()
+    made, _ = second.communicate(timeout=60)
+    assert second.returncode == 0
+    assert len(made.strip()) == 64
+    assert len(cached_files(tmp_path)) == 1
+
+
+def test_where_no_lock_can_be_had_the_work_is_done(tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "locks").write_text("in the way")
+    root = write_folder(tmp_path / "data", digit_files(5))
+    assert len(load(root, cache_dir=tmp_path / "cache").train) == 12
+    assert len(cached_files(tmp_path / "cache")) == 1
 
 
 def test_default_folder(monkeypatch: pytest.MonkeyPatch) -> None:

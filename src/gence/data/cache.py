@@ -2,7 +2,7 @@
 
 The file's name is a hash of what the images were made from: for files path, size and modification time, for known
 data sets their checksums, and the image size. So a changed source is decoded again, and nothing has to be
-invalidated.
+invalidated. Of several processes that want the same file one makes it, and the others wait for it (`sole_maker`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from gence.data.archives import walk_folder
 from gence.data.images import DataError, ImageSet, contents_checksum
 
 FORMAT = 1  # raise it when what is stored, or how images are decoded, changes
+NOTICE_AFTER_S = 3.0  # of waiting for another process
 _log = logging.getLogger("gence.data")
 
 
@@ -50,6 +52,54 @@ def file_identity(path: Path) -> dict[str, Any]:
         return {"folder": str(path.resolve()), "tree": digest.hexdigest()}
     status = path.stat()
     return {"file": str(path.resolve()), "size": status.st_size, "mtime_ns": status.st_mtime_ns}
+
+
+def read_or_make(
+    cache_dir: Path, title: str, identity: Mapping[str, Any], make: Callable[[], dict[str, ImageSet]]
+) -> dict[str, ImageSet]:
+    """What `make` returns, from the cache if it was made before; made by one process, however many ask at once."""
+    path = cache_path(cache_dir, title, identity)
+    seen = _state(path)
+    stored = read(path)
+    if stored is not None:
+        return stored
+    with sole_maker(cache_dir, path.name, title):
+        # What was missing or damaged may be there by now; a file that was read in vain is not read again.
+        stored = read(path) if _state(path) != seen else None
+        if stored is None:
+            stored = make()
+            write(path, stored)
+    return stored
+
+
+@contextmanager
+def sole_maker(cache_dir: Path, name: str, title: str) -> Iterator[None]:
+    """Let one process at a time make the file `name`; the others wait, and after a few seconds say what for.
+
+    The operating system holds the lock and frees it when its holder ends, however it ends. It prevents waste, not
+    damage, so where a file system knows no locks everybody goes on without.
+
+    Args:
+        cache_dir: the cache; locks are in its folder "locks".
+        name: of the file that is made.
+        title: what to call it while waiting.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(cache_dir / "locks" / f"{name}.lock")
+    try:
+        Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(timeout=NOTICE_AFTER_S)
+        except Timeout:
+            _log.warning("another process is preparing %s in %s; waiting for it to finish", title, cache_dir)
+            lock.acquire()
+    except (OSError, NotImplementedError) as error:
+        _log.debug("no lock in %s: %s", cache_dir, error)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def write(path: Path, splits: Mapping[str, ImageSet]) -> None:
@@ -102,3 +152,12 @@ def read(path: Path) -> dict[str, ImageSet] | None:
     except (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError) as error:
         _log.warning("the cache file %s is damaged (%s); the images are decoded again", path, error)
         return None
+
+
+def _state(path: Path) -> tuple[int, int, int] | None:
+    """What changes when another process puts a file in this place; None while there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns

@@ -110,8 +110,10 @@ def parse_svhn(path: Path) -> tuple[np.ndarray, np.ndarray, list[str]]:
 
 
 def _build(info: SourceInfo, remote: RemoteFile, options: ReadOptions) -> dict[str, ImageSet]:
-    folder = (options.cache_dir or image_cache.default_cache_dir()) / "downloads"
-    path = fetch(remote, folder, progress=options.progress)
+    folder = options.cache_dir or image_cache.default_cache_dir()
+    # Beside the lock on the images: they may be wanted in two sizes at once, and the file is one.
+    with image_cache.sole_maker(folder, remote.name, remote.name):
+        path = fetch(remote, folder / "downloads", progress=options.progress)
     parts = parse_cifar(path, info.name) if remote.split == "all" else {remote.split: parse_svhn(path)}
     return {
         split: ImageSet.from_arrays(

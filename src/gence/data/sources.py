@@ -59,12 +59,7 @@ class ReadOptions:
         if not self.cache:
             return build()
         folder = image_cache.default_cache_dir() if self.cache_dir is None else self.cache_dir
-        path = image_cache.cache_path(folder, title, {**identity, "image_size": self.image_size})
-        stored = image_cache.read(path)
-        if stored is None:
-            stored = build()
-            image_cache.write(path, stored)
-        return stored
+        return image_cache.read_or_make(folder, title, {**identity, "image_size": self.image_size}, build)
 
 
 def load(
