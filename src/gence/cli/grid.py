@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from gence.experiment.store import Store
 
 _Names = Annotated[
-    list[str], typer.Argument(help="Exhibits (table1, ood, ...), open_choices, tuned, epoch_time, or GRID.toml files.")
+    list[str],
+    typer.Argument(help="Exhibits (table1, ood, ...), remedies, open_choices, tuned, epoch_time, or GRID.toml files."),
 ]
 _StorePath = Annotated[Path | None, typer.Option("--store", help="Folder of records; results/paper of the checkout.")]
 _Rows = Annotated[str, typer.Option(help="Rows of an exhibit, separated by commas; * matches anything.")]

@@ -22,14 +22,15 @@ def register(app: typer.Typer) -> None:
         name: Annotated[
             str,
             typer.Argument(
-                help="An exhibit, tuned, tuned_ece, open_choices, costs, epoch_time; or a folder of records."
+                help="An exhibit, tuned, tuned_ece, remedies, remedies_ece, remedies_drift, open_choices, costs, "
+                "epoch_time; or a folder of records."
             ),
         ],
         store: Annotated[
             Path | None, typer.Option("--store", help="Folder of records; results/paper by default.")
         ] = None,
         rows: Annotated[str, typer.Option(help="Rows, separated by commas; * matches anything.")] = "",
-        seeds: Annotated[int, typer.Option(help="Seeds a cell should have.")] = 5,
+        seeds: Annotated[int | None, typer.Option(help="Seeds a cell should have; 5, and 3 for remedies.")] = None,
         recipe: Annotated[str | None, typer.Option(help="Another recipe than the paper's.")] = None,
         format: Annotated[str, typer.Option("--format", help=", ".join(_FORMATS))] = "text",
     ) -> None:

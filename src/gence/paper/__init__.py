@@ -11,6 +11,9 @@ from gence.paper.exhibit import Exhibit
 EXHIBITS = ("table1", "imbalanced", "ece", "ood", "smoothing", "reliability", "batch_size")
 """The exhibits whose cells are training runs, in the paper's order. `epoch_time` is measured by a benchmark."""
 
+STUDIES = ("remedies",)
+"""Exhibits that the paper does not have."""
+
 
 def load_exhibit(name: str, recipe: Recipe | None = None) -> Exhibit:
     """Return an exhibit by name, under the paper's recipe unless another is given.
@@ -19,6 +22,6 @@ def load_exhibit(name: str, recipe: Recipe | None = None) -> Exhibit:
     >>> len(exhibit.rows), len(exhibit.columns)
     (12, 8)
     """
-    check_choice("exhibit", name, EXHIBITS)
+    check_choice("exhibit", name, (*EXHIBITS, *STUDIES))
     made: Exhibit = getattr(importlib.import_module(f"gence.paper.{name}"), name)(recipe)
     return made

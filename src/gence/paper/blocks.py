@@ -16,6 +16,7 @@ from typing import Any
 
 from gence.experiment.store import Store
 from gence.paper.measured import measured_table
+from gence.paper.remedies_figure import figure_block
 from gence.paper.shown import SHOWN, shown
 from gence.paper.small_study import study_table
 from gence.paper.speed import speed_table
@@ -30,15 +31,16 @@ Renderer = Callable[[], str]
 def renderers(store: Store, bench: Path) -> dict[str, Renderer]:
     """Return the functions that write each block, by name.
 
-    A name of `gence show` is its table with the sentences around it; `measured` is what the store holds, cell by
-    cell; `speed` is the loss's cost in a line a shape; `bench-NAME` is the table of the rows in `NAME.json` of the
-    folder of benchmarks, where small studies lie too.
+    A name of `gence show` is its table with the sentences around it; `remedies_figure` is the remedies' figure and
+    what it lacks; `measured` is what the store holds, cell by cell; `speed` is the loss's cost in a line a shape;
+    `bench-NAME` is the table of the rows in `NAME.json` of the folder of benchmarks, where small studies lie too.
 
     Args:
         store: where the records of the paper are.
         bench: the folder of benchmark records.
     """
     found: dict[str, Renderer] = {name: functools.partial(_exhibit, name, store) for name in SHOWN}
+    found["remedies_figure"] = functools.partial(figure_block, store)
     found["measured"] = lambda: f"\n{measured_table(store)}\n"
     if (bench / "loss.json").exists():
         found["speed"] = lambda: f"\n{speed_table(bench / 'loss.json')}\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from gence.experiment.recipe import RECIPES, Recipe
 from gence.experiment.spec import LossSpec, RunSpec, Subset
@@ -34,6 +35,7 @@ class Column:
         loss: what the column's runs are trained with.
         ours: whether the paper does not have it.
         prefix: read the metric under this prefix ("offset/" is the same runs after the marginal offset).
+        changes: what else of a run the column changes, by dotted name, such as {"recipe.batch_size": 200}.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Column:
     loss: LossSpec
     ours: bool = False
     prefix: str = ""
+    changes: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +68,7 @@ class Row:
 
     def specs(self, column: Column, seeds: int = SEEDS) -> list[RunSpec]:
         """Return the runs of one cell, a seed each from 0."""
-        return [self.base.replace(loss=column.loss, seed=seed) for seed in range(seeds)]
+        return [self.base.replace(**column.changes, loss=column.loss, seed=seed) for seed in range(seeds)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +86,7 @@ class Exhibit:
         higher_is_better: whether the best of a row is the largest; None where no value is better.
         scale: what a recorded number is multiplied with to be in the unit.
         assumptions: what the paper does not say and was decided here, a sentence each.
+        seeds: how many seeds a cell should have where nobody says otherwise.
     """
 
     name: str
@@ -95,6 +99,7 @@ class Exhibit:
     higher_is_better: bool | None = True
     scale: float = 100.0
     assumptions: tuple[str, ...] = ()
+    seeds: int = SEEDS
 
     def selected(self, patterns: Sequence[str] = ()) -> tuple[Row, ...]:
         """Return the rows whose name matches one of the patterns (`cifar100-*-vgg19`); all without a pattern."""
@@ -108,24 +113,24 @@ class Exhibit:
             )
         return found
 
-    def specs(self, *, rows: Sequence[str] = (), losses: Sequence[str] = (), seeds: int = SEEDS) -> list[RunSpec]:
+    def specs(self, *, rows: Sequence[str] = (), losses: Sequence[str] = (), seeds: int | None = None) -> list[RunSpec]:
         """Return the runs, each once: row by row, within a row seed by seed, so that a part is a fair comparison.
 
         Args:
             rows: patterns of row names; all rows by default.
             losses: column names; all columns by default.
-            seeds: how many seeds, from 0.
+            seeds: how many seeds, from 0; the exhibit's own number by default.
         """
+        seeds = self.seeds if seeds is None else seeds
         known = [column.name for column in self.columns]
         for name in losses:
             if name not in known:
                 raise ValueError(f"losses: {name!r} is not a column of {self.name}; its columns are {', '.join(known)}")
         columns = [column for column in self.columns if not losses or column.name in losses]
         runs = (
-            row.base.replace(loss=column.loss, seed=seed)
+            run
             for row in self.selected(rows)
-            for seed in range(seeds)
-            for column in columns
+            for run in sorted((run for column in columns for run in row.specs(column, seeds)), key=lambda run: run.seed)
         )
         return list({run.key: run for run in runs}.values())
 

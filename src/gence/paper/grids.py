@@ -9,12 +9,12 @@ from gence.experiment.grid import read_grid
 from gence.experiment.recipe import named_recipe
 from gence.experiment.spec import RunSpec
 from gence.experiment.store import Store
-from gence.paper import EXHIBITS, load_exhibit, open_choices
+from gence.paper import EXHIBITS, STUDIES, load_exhibit, open_choices
 from gence.paper.exhibit import SEEDS
 from gence.paper.priority import by_priority
 from gence.paper.tuned import tuned_specs
 
-GRIDS = (*EXHIBITS, "open_choices", "tuned")
+GRIDS = (*EXHIBITS, *STUDIES, "open_choices", "tuned")
 """Names of grids; anything that ends in .toml is a file."""
 
 
@@ -27,19 +27,20 @@ def grid_specs(
     seeds: int | None = None,
     recipe: str | None = None,
 ) -> list[RunSpec]:
-    """Return the runs of several grids, each run once, most informative first.
+    """Return the runs of several grids, each run once, most informative first; studies follow in their own order.
 
     Args:
         names: exhibits, "open_choices", "tuned" (final runs of what was tuned in the store), or TOML files.
         store: where tuned settings are looked up.
         rows: patterns of row names, for exhibits.
         losses: column names, for exhibits.
-        seeds: how many seeds, from 0; by default 5, and 2 for the search.
+        seeds: how many seeds, from 0; by default what the grid says itself: 5, 3 for a study, 2 for the search.
         recipe: another recipe's name in place of "paper", for exhibits.
     """
     if seeds is not None and seeds < 1:
         raise ValueError(f"seeds is {seeds}; expected at least 1")
     runs: list[RunSpec] = []
+    studied: list[RunSpec] = []
     for name in names:
         if name.endswith(".toml"):
             if rows or losses or seeds or recipe:
@@ -55,5 +56,9 @@ def grid_specs(
             runs += tuned_specs(store, rows=rows, seeds=seeds or SEEDS)
         else:
             exhibit = load_exhibit(name, named_recipe(recipe) if recipe else None)
-            runs += exhibit.specs(rows=rows, losses=losses, seeds=seeds or SEEDS)
-    return by_priority(runs)
+            wanted = exhibit.specs(rows=rows, losses=losses, seeds=seeds)
+            if name in STUDIES:
+                studied += wanted
+            else:
+                runs += wanted
+    return list({spec.key: spec for spec in (*by_priority(runs), *studied)}.values())

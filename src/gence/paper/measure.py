@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gence.experiment.records import Record
@@ -25,12 +25,14 @@ class Measured:
         recorded: runs of the cell that have a record; above `summary.n` where a diverged run has no such number.
         wanted: runs the cell should have.
         printed: the paper's value, or None.
+        by_seed: the numbers behind the summary.
     """
 
     summary: Summary | None
     recorded: int
     wanted: int
     printed: Printed | None
+    by_seed: Mapping[int, float]
 
     @property
     def complete(self) -> bool:
@@ -82,12 +84,17 @@ class _Reader:
     def cell(self, exhibit: Exhibit, row: Row, column: Column, seeds: int) -> Measured:
         wanted = row.specs(column, seeds)
         records = [record for spec in wanted if (record := self._record(spec)) is not None]
-        numbers = [value for record in records if (value := _number(record, row.metric, column.prefix)) is not None]
+        numbers = {
+            record.spec.seed: exhibit.scale * value
+            for record in records
+            if (value := _number(record, row.metric, column.prefix)) is not None
+        }
         return Measured(
-            summary=summarize([exhibit.scale * value for value in numbers]) if numbers else None,
+            summary=summarize(numbers) if numbers else None,
             recorded=len(records),
             wanted=seeds,
             printed=row.printed.get(column.name),
+            by_seed=numbers,
         )
 
     def _record(self, spec: RunSpec) -> Record | None:

@@ -14,6 +14,7 @@ from gence.experiment.recipe import named_recipe
 from gence.experiment.store import Store
 from gence.paper import load_exhibit
 from gence.paper.figures import batch_size_figure, reliability_figure
+from gence.paper.remedies_figure import anchor_figure
 from gence.paper.shown import SHOWN, shown
 from gence.report.svg import as_svg, inlined
 from gence.report.tables import Table
@@ -25,6 +26,9 @@ _HEADINGS = {
     "epoch_time": "Seconds per epoch",
     "tuned": "Every loss tuned: accuracy",
     "tuned_ece": "Every loss tuned: calibration",
+    "remedies": "Remedies for a drifting marginal: accuracy",
+    "remedies_ece": "Remedies: calibration",
+    "remedies_drift": "Remedies: the drift itself",
     "open_choices": "The recipe's open choices",
     "costs": "What it cost",
 }
@@ -82,15 +86,18 @@ def _heading(name: str) -> str:
 
 
 def _figures(name: str, store: Store, recipe: str | None) -> list[tuple[str, str]]:
-    if name not in ("reliability", "batch_size"):
+    if name not in ("reliability", "batch_size", "remedies"):
         return []
-    exhibit = load_exhibit(name, named_recipe(recipe) if recipe else None)
+    under = named_recipe(recipe) if recipe else None
+    exhibit = load_exhibit(name, under)
     drawn: list[tuple[str, Figure | None]]
     if name == "reliability":
         drawn = [
             (f"Reliability, CIFAR-10, {', '.join(row.labels)}", reliability_figure(row, exhibit.columns, store))
             for row in exhibit.rows
         ]
+    elif name == "remedies":
+        drawn = [("Accuracy against the strength of the anchor", anchor_figure(store, under))]
     else:
         networks = dict.fromkeys(row.labels[0] for row in exhibit.rows)
         drawn = [

@@ -25,6 +25,8 @@ _LAST = (
     ("mini-imagenet", 5000, "resnet50"),
 )
 _PAPER_BATCH = 100
+# A study of the last layer's bias compares it within a cell.
+_WITHIN_A_CELL = PER_RUN_FIELDS | {"head_bias"}
 
 
 def by_priority(specs: Iterable[RunSpec]) -> list[RunSpec]:
@@ -41,7 +43,7 @@ def cells(specs: Sequence[RunSpec]) -> dict[str, list[RunSpec]]:
     """Return the runs by the cell they belong to, in order: they differ in loss, seed and what tuning changes."""
     found: dict[str, list[RunSpec]] = {}
     for spec in specs:
-        recipe = {name: value for name, value in spec.recipe.to_dict().items() if name not in PER_RUN_FIELDS}
+        recipe = {name: value for name, value in spec.recipe.to_dict().items() if name not in _WITHIN_A_CELL}
         found.setdefault(spec.cohort_key + canonical_json(recipe), []).append(spec)
     return found
 

@@ -12,11 +12,13 @@ from gence.paper.agreement import agreement
 from gence.paper.epoch_time import epoch_time_table
 from gence.paper.exhibit import SEEDS, Exhibit
 from gence.paper.open_choices import chosen
+from gence.paper.remedies_table import METRICS as REMEDIES
+from gence.paper.remedies_table import remedies_shown
 from gence.paper.tables import cost_table, exhibit_table, search_table
 from gence.paper.tuned import tuned
 from gence.report.tables import Table
 
-SHOWN = (*EXHIBITS, "epoch_time", "tuned", "tuned_ece", "open_choices", "costs")
+SHOWN = (*EXHIBITS, "epoch_time", "tuned", "tuned_ece", *REMEDIES, "open_choices", "costs")
 """Everything that has a table."""
 
 
@@ -25,7 +27,7 @@ def shown(
     store: Store,
     *,
     rows: Sequence[str] = (),
-    seeds: int = SEEDS,
+    seeds: int | None = None,
     recipe: str | None = None,
 ) -> tuple[Table, list[str]]:
     """Return the table called `name` and the sentences below it: what agrees, what does not, what was assumed.
@@ -34,11 +36,14 @@ def shown(
         name: one of `SHOWN`.
         store: where the records are.
         rows: patterns of row names, for exhibits.
-        seeds: how many seeds a cell should have.
+        seeds: how many seeds a cell should have; 5 by default, and 3 for the remedies.
         recipe: the name of another recipe than the paper's, for exhibits.
     """
     check_choice("exhibit", name, SHOWN)
     under = named_recipe(recipe) if recipe else None
+    if name in REMEDIES:
+        return remedies_shown(name, store, rows=rows, seeds=seeds, recipe=under)
+    seeds = SEEDS if seeds is None else seeds
     if name == "open_choices":
         return search_table(store), [_search_sentence(store)]
     if name == "epoch_time":

@@ -102,13 +102,13 @@ def cost_table(exhibits: Sequence[Exhibit], store: Store, seeds: int = SEEDS) ->
 def _lines(exhibit: Exhibit, one: MeasuredRow) -> list[Row]:
     label = ", ".join(one.row.labels)
     measured = [one.cells[column.name] for column in exhibit.columns]
-    best = _best(exhibit, one)
+    best = best_column(exhibit, one)
     ours = Row(
         cells=(
             _text(label),
             _text("ours"),
             *(
-                _measured_cell(found, column.name == best)
+                measured_cell(found, column.name == best)
                 for found, column in zip(measured, exhibit.columns, strict=True)
             ),
         )
@@ -137,7 +137,7 @@ def _lines(exhibit: Exhibit, one: MeasuredRow) -> list[Row]:
     return [ours, paper, Row(cells=(below, _text("difference"), *map(_difference_cell, measured)))]
 
 
-def _best(exhibit: Exhibit, one: MeasuredRow) -> str | None:
+def best_column(exhibit: Exhibit, one: MeasuredRow) -> str | None:
     """Return the best column of ours, once every column of the row is complete: a part would not be a fair contest."""
     means = {name: found.summary.mean for name, found in one.cells.items() if found.complete and found.summary}
     if exhibit.higher_is_better is None or len(means) < len(one.cells):
@@ -145,13 +145,14 @@ def _best(exhibit: Exhibit, one: MeasuredRow) -> str | None:
     return (max if exhibit.higher_is_better else min)(means, key=lambda name: means[name])
 
 
-def _measured_cell(found: Measured, best: bool) -> Cell:
+def measured_cell(found: Measured, best: bool, digits: int = 2) -> Cell:
+    """Return what was measured as a cell: mean, standard deviation, and how many runs of how many if some lack it."""
     if found.summary is None:
         note = "no number" if found.recorded else "missing"
         return Cell(text=f"{note} ({found.recorded} of {found.wanted})", value="")
-    text = f"{found.summary.mean:.2f}"
+    text = f"{found.summary.mean:.{digits}f}"
     if found.summary.n > 1:
-        text += f" ± {found.summary.std:.2f}"
+        text += f" ± {found.summary.std:.{digits}f}"
     if not found.complete:
         text += f" ({found.summary.n} of {found.wanted})"
     return Cell(text=text, value=found.summary.mean, best=best)

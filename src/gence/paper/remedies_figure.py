@@ -1,0 +1,124 @@
+"""Accuracy against the anchor's strength, drawn from the records of the remedies, and the block that shows it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from gence.experiment.recipe import Recipe
+from gence.experiment.store import Store
+from gence.paper.measure import Measured, MeasuredRow, measure
+from gence.paper.remedies import CE, PLAIN, PRIORS, STRENGTHS, anchor_column, remedies
+from gence.report.names import marks_for
+from gence.report.svg import figure_style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FILE = "remedies-anchor.svg"
+"""What the figure is called among the site's."""
+
+_CURVES = {prior: f"anchor ({title})" for prior, title in PRIORS.items()}
+_LEVELS = {PLAIN: "plain GenCE", "offset": "plain GenCE, offset after training", CE: "CE"}
+_DRAWN = (*(anchor_column(strength, prior) for prior in _CURVES for strength in STRENGTHS), *_LEVELS)
+_ACROSS = 2
+_ANCHORED = "gence(anchor=0.1)"
+_TRAINING_PRIOR = ("#a03d86", "^", "--")  # colour, marker and line; the other curve has the anchored loss's own
+
+
+def anchor_figure(store: Store, recipe: Recipe | None = None) -> Figure | None:
+    """Draw a panel a setting that has records: accuracy against anchor; plain GenCE, its offset and CE as levels.
+
+    Bars are standard deviations over seeds. None if no setting has a record.
+    """
+    import matplotlib
+    import matplotlib.figure
+
+    measured = [one for one in _measured(store, recipe) if _has_records(one)]
+    if not measured:
+        return None
+    across, down = min(_ACROSS, len(measured)), math.ceil(len(measured) / _ACROSS)
+    with matplotlib.rc_context(figure_style()):
+        figure = matplotlib.figure.Figure(figsize=(3.6 * across, 2.5 * down + 0.7), layout="constrained")
+        panels = figure.subplots(down, across, squeeze=False).ravel()
+        for axes, one in zip(panels, measured, strict=False):
+            _draw(axes, one)
+        for axes in panels[len(measured) :]:
+            axes.set_visible(False)
+        entries: dict[str, Any] = {}
+        for axes in figure.axes:
+            handles, labels = axes.get_legend_handles_labels()
+            entries |= dict(zip(labels, handles, strict=True))
+        ordered = [label for label in (*_CURVES.values(), *_LEVELS.values()) if label in entries]
+        figure.legend([entries[label] for label in ordered], ordered, loc="outside lower center", ncols=2, fontsize=8)
+    return figure
+
+
+def figure_block(store: Store) -> str:
+    """Return the generated block: the figure, if anything can be drawn, and what it lacks."""
+    measured = _measured(store, None)
+    lacking = {", ".join(one.row.labels): _lacking(one) for one in measured}
+    empty = [", ".join(one.row.labels) for one in measured if not _has_records(one)]
+    if len(empty) == len(measured):
+        return "\nNothing has been measured yet, so there is no figure.\n\n"
+    parts = [f"![Accuracy against the strength of the anchor, a panel a setting](figures/{FILE})"]
+    missing = [f"{label}: {'; '.join(names)}" for label, names in lacking.items() if names and label not in empty]
+    missing += [f"everything of {'; '.join(empty)}"] if empty else []
+    if missing:
+        parts.append("\n".join(["Missing in the figure:", "", *(f"- {line}" for line in missing)]))
+    return "\n" + "\n\n".join(parts) + "\n\n"
+
+
+def _measured(store: Store, recipe: Recipe | None) -> list[MeasuredRow]:
+    exhibit = remedies(recipe)
+    return measure(exhibit, store, seeds=exhibit.seeds)
+
+
+def _has_records(one: MeasuredRow) -> bool:
+    return any(one.cells[name].summary is not None for name in _DRAWN)
+
+
+def _lacking(one: MeasuredRow) -> list[str]:
+    """Return what the figure would draw and has no number for, the strengths of a prior together."""
+    lacking = []
+    for prior, title in PRIORS.items():
+        strengths = [f"{s:g}" for s in STRENGTHS if one.cells[anchor_column(s, prior)].summary is None]
+        if strengths:
+            lacking.append(f"anchor {', '.join(strengths)} ({title})")
+    return [*lacking, *(label for name, label in _LEVELS.items() if one.cells[name].summary is None)]
+
+
+def _draw(axes: Axes, one: MeasuredRow) -> None:
+    marks = marks_for((PLAIN, CE, _ANCHORED))
+    styles = {"batch": (marks[_ANCHORED].light, marks[_ANCHORED].marker, "-"), "train": _TRAINING_PRIOR}
+    for prior, label in _CURVES.items():
+        points = _points([(strength, one.cells[anchor_column(strength, prior)]) for strength in STRENGTHS])
+        if points:
+            strengths, means, spreads = zip(*points, strict=True)
+            # A little apart, so that the bars of the two priors do not cover each other.
+            places = [strength * (1.06 if prior == "train" else 1 / 1.06) for strength in strengths]
+            colour, marker, dash = styles[prior]
+            axes.errorbar(
+                places, means, spreads, label=label, color=colour, marker=marker, ls=dash, capsize=2, ms=4, lw=1.2
+            )
+    for (name, label), loss, dash in zip(_LEVELS.items(), (PLAIN, PLAIN, CE), ("-", ":", "-."), strict=True):
+        summary = one.cells[name].summary
+        if summary is not None:
+            axes.axhline(summary.mean, color=marks[loss].light, ls=dash, lw=1.2, label=label)
+    axes.set_xscale("log")
+    axes.set_xlim(STRENGTHS[0] / 1.5, STRENGTHS[-1] * 1.5)
+    axes.set_xticks(STRENGTHS, [f"{strength:g}" for strength in STRENGTHS])
+    axes.minorticks_off()
+    axes.set(xlabel="anchor", ylabel="accuracy, %", title=", ".join(one.row.labels))
+    axes.grid(axis="y")
+
+
+def _points(cells: Sequence[tuple[float, Measured]]) -> list[tuple[float, float, float]]:
+    """Return strength, mean and standard deviation of the cells that have numbers; a single seed has no spread."""
+    return [
+        (strength, found.summary.mean, found.summary.std if found.summary.n > 1 else 0.0)
+        for strength, found in cells
+        if found.summary is not None
+    ]

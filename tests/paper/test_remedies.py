@@ -1,0 +1,334 @@
+"""The study of remedies: its grid, what is read from records, and a tiny version of it trained for real."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+from gence.cli.app import create_app
+from gence.experiment.grid import check_losses, parse_grid
+from gence.experiment.plan import Plan
+from gence.experiment.recipe import RECIPES
+from gence.experiment.result import RunResult
+from gence.experiment.spec import LossSpec, RunSpec
+from gence.experiment.store import Store
+from gence.paper import load_exhibit
+from gence.paper import remedies as study
+from gence.paper.blocks import filled, renderers
+from gence.paper.grids import grid_specs
+from gence.paper.measure import measure
+from gence.paper.priority import cell_name
+from gence.paper.remedies import remedies
+from gence.paper.remedies_figure import anchor_figure, figure_block
+from gence.paper.remedies_findings import differences_from_plain, findings, mean_ranks
+from gence.paper.results import default_results
+from gence.paper.shown import shown
+from gence.paper.table1 import table1
+from gence.report.svg import as_svg
+
+ROW = "cifar100-vgg19-paper"
+
+
+def column(name: str):
+    return next(column for column in remedies().columns if column.name == name)
+
+
+def run_of(name: str, row: str = ROW, seed: int = 0) -> RunSpec:
+    return remedies().selected([row])[0].specs(column(name))[seed]
+
+
+def record(store: Store, row: str, name: str, accuracies, offset=2.0, **result) -> None:
+    """Write what a test decides that a cell's runs came to; those of plain GenCE have an offset too."""
+    for seed, accuracy in enumerate(accuracies):
+        metrics = {"accuracy": accuracy / 100, "ece": 0.1, "marginal_kl": 0.0125}
+        if offset is not None:
+            metrics |= {"offset/accuracy": (accuracy + offset) / 100, "offset/ece": 0.05}
+        store.write(run_of(name, row, seed), RunResult(**{"metrics": metrics, **result}))
+
+
+def fill_row(store: Store, row: str, changes: dict[str, float], **options) -> None:
+    """Write a whole row: plain GenCE at 20 with a spread, the others so much above, with spreads of their own."""
+    for place, one in enumerate(remedies().columns):
+        if not one.prefix:
+            mean = 20 + changes.get(one.name, 0.0)
+            spread = (-1.0, 0.0, 1.0) if one.name == "gence" else (-1.0, 0.1 * (place % 3), 1.0)
+            record(store, row, one.name, [mean + off for off in spread], **options)
+
+
+# The grid
+
+
+def test_the_grid_is_what_it_says() -> None:
+    specs = remedies().specs()
+    assert len(specs) == len({spec.key for spec in specs}) == 8 * 16 * 3
+    check_losses(specs)
+    assert {spec.subset.n for spec in specs} == {2000}
+    assert {spec.seed for spec in specs} == {0, 1, 2}
+    assert [row.name for row in remedies().rows[:3]] == [ROW, "cifar100-vgg19-modern", "cifar10-vgg19-paper"]
+
+
+def test_every_column_changes_one_thing() -> None:
+    plain = run_of("gence")
+    assert run_of("offset") == plain  # no run of its own
+    expected = {
+        "ce": {"loss": "ce"},
+        "anchor-0.03": {"loss": "gence(anchor=0.03)"},
+        "anchor-1": {"loss": "gence(anchor=1)"},
+        "train-anchor-0.3": {"loss": "gence(anchor=0.3,prior=train)"},
+        "annealed": {"loss": "gence(anchor=0.1)", "recipe.anchor_warmup": 0.5},
+        "no-bias": {"recipe.head_bias": False},
+        "batch-200": {"recipe.batch_size": 200},
+        "batch-400": {"recipe.batch_size": 400},
+    }
+    for name, changes in expected.items():
+        assert run_of(name) == plain.replace(**changes), name
+    assert len(remedies().columns) == 3 + 2 * 5 + 4
+
+
+def test_a_training_prior_keeps_its_key_in_every_form() -> None:
+    spec = run_of("train-anchor-0.1")
+    assert RunSpec.from_json(spec.to_json()).key == spec.key
+    assert LossSpec.parse(str(spec.loss)) == spec.loss
+    table = {"data": "cifar100", "model": "vgg19", "recipe": "paper", "subset": 2000, "seed": 0}
+    (read,) = parse_grid({"base": {**table, "loss": {"name": "gence", "anchor": 0.1, "prior": "train"}}})
+    assert read.key == spec.key
+
+
+def test_shared_cells_are_found_and_not_trained_again() -> None:
+    row = table1().selected(["cifar100-2000-vgg19"])[0]
+    by_name = {column.name: column for column in table1().columns}
+    for ours, theirs in (("ce", "ce"), ("gence", "gence"), ("offset", "offset"), ("anchor-0.1", "anchored")):
+        assert run_of(ours, seed=1) == row.specs(by_name[theirs])[1]
+    batch = load_exhibit("batch_size").selected(["cifar10-2000-resnet50-b200"])[0]
+    assert run_of("batch-200", "cifar10-resnet50-paper") == batch.specs(by_name["gence"])[0]
+    specs = remedies().specs(rows=["cifar100-vgg19-*"])
+    assert len(specs) - len(Store(default_results()).missing(specs)) >= 15  # five cells were recorded before the study
+
+
+def test_the_order_is_row_by_row_and_seed_by_seed(tmp_path) -> None:
+    specs = grid_specs(["remedies"], Store(tmp_path))
+    assert specs == remedies().specs()
+    order = list(dict.fromkeys((spec.data, spec.model) for spec in specs))
+    assert order == [("cifar100", "vgg19"), ("cifar10", "vgg19"), ("cifar100", "resnet50"), ("cifar10", "resnet50")]
+    row = specs[:48]
+    assert [spec.seed for spec in row] == sorted(spec.seed for spec in row)
+    assert grid_specs(["remedies"], Store(tmp_path), rows=[ROW], seeds=1) == row[:16]
+    # Beside an exhibit of the paper the study comes last, and what both have comes once.
+    both = grid_specs(["remedies", "table1"], Store(tmp_path))
+    assert both[:420] == grid_specs(["table1"], Store(tmp_path))
+    assert len(both) == len({spec.key for spec in both}) < 420 + 384
+
+
+def test_a_row_is_one_cohort_for_each_batch_size(tmp_path) -> None:
+    specs = remedies().specs(rows=[ROW])
+    plan = Plan(specs, cohort_size=100, max_attempts=1, failures=None, peers={s.cohort_key: () for s in specs})
+    cohorts = []
+    while (task := plan.take()) is not None:
+        cohorts.append((cell_name(task.specs[0]), len(task.specs)))
+    assert cohorts == [
+        ("cifar100-2000-vgg19", 42),
+        ("cifar100-2000-vgg19-b200", 3),
+        ("cifar100-2000-vgg19-b400", 3),
+    ]
+
+
+def test_one_recipe_instead_of_two() -> None:
+    assert [row.name for row in remedies(RECIPES["tiny"]).rows][:2] == ["cifar100-vgg19-tiny", "cifar10-vgg19-tiny"]
+    assert remedies(RECIPES["tiny"].replace(lr=0.2)).rows[0].labels[2] == "custom"
+
+
+# What is read from records
+
+
+def test_nothing_is_claimed_without_records(writer) -> None:
+    table, notes = shown("remedies", writer.store)
+    assert notes[0] == "Nothing of this comparison is measured yet: 0 of 384 runs are recorded."
+    assert table.rows == ()
+    assert "No record yet: CIFAR-100, VGG-19, paper; " in table.caption
+    assert anchor_figure(writer.store) is None
+    assert figure_block(writer.store) == "\nNothing has been measured yet, so there is no figure.\n\n"
+
+
+def test_cells_have_accuracy_calibration_and_drift(writer) -> None:
+    record(writer.store, ROW, "gence", [20.0, 21.0])
+    cells = {}
+    for name in ("remedies", "remedies_ece", "remedies_drift"):
+        table, _ = shown(name, writer.store)
+        assert table.columns[1] == "CIFAR-100, VGG-19, paper"
+        cells[name] = {row.cells[0].text: row.cells[1].text for row in table.rows}
+    assert cells["remedies"]["GenCE"] == "20.50 ± 0.71 (2 of 3)"
+    assert cells["remedies"]["offset after training"] == "22.50 ± 0.71 (2 of 3)"
+    assert cells["remedies"]["batch 400"] == "missing (0 of 3)"
+    assert cells["remedies_ece"]["offset after training"] == "5.00 ± 0.00 (2 of 3)"
+    assert cells["remedies_drift"]["GenCE"] == "0.013 ± 0.000 (2 of 3)"
+    assert "offset after training" not in cells["remedies_drift"]
+
+
+def test_a_part_is_compared_but_not_ranked(writer) -> None:
+    record(writer.store, ROW, "gence", [20.0, 21.0, 22.0], offset=-3.0)
+    record(writer.store, ROW, "anchor-0.1", [22.0, 23.0, 24.5])
+    record(writer.store, ROW, "no-bias", [19.0, 21.5, 22.0])
+    record(writer.store, ROW, "batch-200", [30.0, 31.0])  # one seed is missing
+    exhibit = remedies()
+    measured = measure(exhibit, writer.store, seeds=3)
+    found = differences_from_plain(exhibit, measured)
+    assert set(found) == {"offset", "anchor-0.1", "no-bias"}
+    anchored = found["anchor-0.1"]  # differences 2, 2 and 2.5
+    assert anchored.mean == pytest.approx(6.5 / 3)
+    assert anchored.error == pytest.approx((1 / 12) ** 0.5 / 3**0.5)
+    assert [found[name].verdict for name in ("offset", "anchor-0.1", "no-bias")] == [-1, 1, 0]
+    assert findings(exhibit, measured)[:5] == [
+        "11 of 384 runs are recorded.",
+        "No setting has all its runs yet, so no remedy is called the best.",
+        "Better than plain GenCE by more than 2 standard errors: anchor 0.1 (batch labels).",
+        "Did not help: worse than plain GenCE by more than 2 standard errors: offset after training.",
+        "No clear difference to plain GenCE: no bias in the last layer.",
+    ]
+
+
+def test_settings_weigh_alike_and_their_errors_add_up(writer) -> None:
+    for row, gains in ((ROW, (1.0, 2.0, 3.0)), ("cifar10-vgg19-modern", (5.0, 7.0, 9.0))):
+        record(writer.store, row, "gence", [20.0] * 3)
+        record(writer.store, row, "annealed", [20.0 + gain for gain in gains])
+    exhibit = remedies()
+    found = differences_from_plain(exhibit, measure(exhibit, writer.store, seeds=3))["annealed"]
+    assert found.mean == pytest.approx((2 + 7) / 2)
+    assert found.error == pytest.approx((1 / 3 + 4 / 3) ** 0.5 / 2)
+    assert (found.rows(1), found.rows(0), found.rows(-1)) == (2, 0, 0)
+
+
+def test_the_best_remedy_has_the_best_mean_rank(writer) -> None:
+    fill_row(writer.store, ROW, {"anchor-0.3": 5.0, "anchor-0.1": 4.0, "ce": 9.0, "batch-400": -6.0})
+    fill_row(writer.store, "cifar10-vgg19-modern", {"anchor-0.3": 5.0, "anchor-0.1": 6.0, "ce": 9.0, "batch-400": -6.0})
+    record(writer.store, "cifar10-resnet50-paper", "gence", [10.0] * 3)  # not complete: takes no part in the ranks
+    exhibit = remedies()
+    measured = measure(exhibit, writer.store, seeds=3)
+    ranks, rows = mean_ranks(exhibit, measured)
+    assert [one.row.name for one in rows] == [ROW, "cifar10-vgg19-modern"]
+    assert (ranks["ce"], ranks["anchor-0.1"], ranks["anchor-0.3"], ranks["batch-400"]) == (1.0, 2.5, 2.5, 17.0)
+    assert sum(ranks.values()) == pytest.approx(17 * 18 / 2)
+    fill_row(writer.store, "cifar100-vgg19-modern", {"anchor-0.3": 5.0, "anchor-0.1": 4.0, "batch-400": -6.0})
+    _, sentence, better, worse, *_ = findings(exhibit, measure(exhibit, writer.store, seeds=3))
+    assert sentence.startswith(
+        "By mean rank of accuracy among 17 lines, over the 3 of 8 settings that have all their runs, the best remedy "
+        "is anchor 0.3 (batch labels) (2.0), then anchor 0.1 (batch labels) (2.3); plain GenCE has "
+    )
+    assert "points over 3 settings, clearly up in 3 and down in 0: these records recommend it so far." in sentence
+    assert "anchor 0.3 (batch labels)" in better
+    assert "batch 400" in worse
+    table, _ = shown("remedies", writer.store)
+    line = next(row for row in table.rows if row.cells[0].text == "batch 400")
+    assert re.fullmatch(r"-5\.\d\d ± 0\.\d\d \(0 up, 3 down of 3\)", line.cells[-2].text)
+    assert line.cells[-1].text == "17.0"
+
+
+def test_the_best_of_remedies_that_do_not_help_is_not_recommended(writer) -> None:
+    fill_row(writer.store, ROW, dict.fromkeys((one.name for one in remedies().columns[3:]), -5.0), offset=-1.0)
+    exhibit = remedies()
+    sentence = findings(exhibit, measure(exhibit, writer.store, rows=[ROW], seeds=3))[1]
+    assert "over the 1 of 1 settings" in sentence
+    assert "the best remedy is offset after training" in sentence
+    assert sentence.endswith("not clearly better than plain GenCE, so these records recommend no remedy.")
+
+
+def test_a_cell_whose_runs_failed_is_last_and_keeps_the_row_complete(writer) -> None:
+    fill_row(writer.store, ROW, {}, offset=None)  # no offset could be fitted
+    exhibit = remedies()
+    measured = measure(exhibit, writer.store, rows=[ROW], seeds=3)
+    ranks, rows = mean_ranks(exhibit, measured)
+    assert (len(rows), ranks["offset"]) == (1, 17.0)
+    assert "offset" not in differences_from_plain(exhibit, measured)
+
+
+def test_one_seed_is_shown_and_not_judged(writer) -> None:
+    record(writer.store, ROW, "gence", [20.0])
+    record(writer.store, ROW, "ce", [30.0])
+    table, notes = shown("remedies", writer.store, seeds=1)
+    assert table.rows[0].cells[1].text == "30.00"
+    assert not any("standard error" in note for note in notes)
+
+
+def test_the_figure_draws_what_is_there_and_names_what_is_not(writer) -> None:
+    for row, more in ((ROW, 0.0), ("cifar10-vgg19-paper", 50.0)):
+        record(writer.store, row, "gence", [20.0 + more, 21.0 + more])
+        for strength in study.STRENGTHS:
+            record(writer.store, row, study.anchor_column(strength, "train"), [22.0 + more + strength])
+    record(writer.store, ROW, "anchor-0.1", [23.0])
+    figure = anchor_figure(writer.store)
+    assert figure is not None
+    panels = figure.axes
+    assert [axes.get_title() for axes in panels] == ["CIFAR-100, VGG-19, paper", "CIFAR-10, VGG-19, paper"]
+    curves = {container.get_label(): container.lines[0].get_ydata().tolist() for container in panels[0].containers}
+    assert curves["anchor (training prior)"] == pytest.approx([22.01, 22.03, 22.1, 22.3, 23.0])
+    assert curves["anchor (batch labels)"] == [23.0]
+    levels = {line.get_label(): line.get_ydata()[0] for line in panels[0].lines if len(line.get_ydata()) == 2}
+    assert levels["plain GenCE"] == pytest.approx(20.5)
+    assert levels["plain GenCE, offset after training"] == pytest.approx(22.5)
+    assert "CE" not in levels
+    svg = as_svg(figure, "one")
+    assert svg == as_svg(anchor_figure(writer.store), "one")  # the same records, the same bytes
+    block = figure_block(writer.store)
+    assert "](figures/remedies-anchor.svg)" in block
+    assert "- CIFAR-100, VGG-19, paper: anchor 0.01, 0.03, 0.3, 1 (batch labels); CE\n" in block
+    assert "- everything of CIFAR-100, VGG-19, modern; CIFAR-10, VGG-19, modern; " in block
+
+
+# A tiny version of the study, trained
+
+
+def invoke(*arguments: object) -> str:
+    result = CliRunner().invoke(create_app(), [str(argument) for argument in arguments], env={"COLUMNS": "200"})
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_a_tiny_study_from_its_runs_to_its_page(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(study, "SETTINGS", (("digits", "small_cnn"),))
+    monkeypatch.setattr(study, "N", 400)
+    monkeypatch.setitem(RECIPES, "tiny", RECIPES["tiny"].replace(epochs=3, warmup_epochs=0.0))
+    store = tmp_path / "store"
+    options = ("remedies", "--recipe", "tiny", "--seeds", 2, "--store", store)
+    assert "32 of 32 runs are missing" in invoke("run", *options, "--dry-run")
+    invoke("run", *options, "--device", "cpu", "--no-predictions", "--losses", "ce,gence,anchor-0.1")
+    assert "26 of 32 runs are missing" in invoke("run", *options, "--dry-run")
+    invoke("run", *options, "--device", "cpu", "--no-predictions")
+    text = invoke("show", *options)
+    assert "32 of 32 runs are recorded." in text
+    assert "over the 1 of 1 settings that have all their runs, the best remedy is" in text
+    assert "missing" not in text
+    for name in ("remedies_ece", "remedies_drift"):
+        assert "missing" not in invoke("show", name, *options[1:])
+
+    records = {(str(r.spec.loss), r.spec.recipe): r.result.metrics for r in Store(store).records() if r.spec.seed == 0}
+    tiny = RECIPES["tiny"]
+    accuracies = {
+        name: records[(loss, tiny.replace(**changes))]["nll"]
+        for name, loss, changes in (
+            ("gence", "gence", {}),
+            ("train-anchor-1", "gence(anchor=1,prior=train)", {}),
+            ("anchor-0.1", "gence(anchor=0.1)", {}),
+            ("annealed", "gence(anchor=0.1)", {"anchor_warmup": 0.5}),
+            ("no-bias", "gence", {"head_bias": False}),
+            ("batch-200", "gence", {"batch_size": 200}),
+            ("batch-400", "gence", {"batch_size": 400}),
+        )
+    }
+    assert len(set(accuracies.values())) == len(accuracies)  # every remedy did something
+    # The end of the scale: an anchor of 1 to the batch's labels trains as cross-entropy does.
+    assert records[("gence(anchor=1)", tiny)]["nll"] == pytest.approx(records[("ce", tiny)]["nll"], rel=1e-3)
+    drift = {strength: records[(f"gence(anchor={strength})", tiny)]["marginal_kl"] for strength in ("0.1", "1")}
+    assert max(drift.values()) < records[("gence", tiny)]["marginal_kl"]
+
+    monkeypatch.setattr(study, "UNDER", ("tiny",))
+    page = "<!-- generated: remedies -->\n<!-- end -->\n<!-- generated: remedies_figure -->\n<!-- end -->\n"
+    written = filled(page, renderers(Store(store), tmp_path))
+    assert "| offset after training | " in written
+    assert "](figures/remedies-anchor.svg)" in written
+    figure = anchor_figure(Store(store))
+    assert [axes.get_title() for axes in figure.axes] == ["digits, small_cnn, tiny"]
+    assert {len(container.lines[0].get_ydata()) for container in figure.axes[0].containers} == {5}
+    assert "<svg" in as_svg(figure, "tiny")
