@@ -305,7 +305,7 @@ def test_a_tiny_study_from_its_runs_to_its_page(tmp_path, monkeypatch) -> None:
 
     records = {(str(r.spec.loss), r.spec.recipe): r.result.metrics for r in Store(store).records() if r.spec.seed == 0}
     tiny = RECIPES["tiny"]
-    accuracies = {
+    likelihoods = {
         name: records[(loss, tiny.replace(**changes))]["nll"]
         for name, loss, changes in (
             ("gence", "gence", {}),
@@ -317,7 +317,7 @@ def test_a_tiny_study_from_its_runs_to_its_page(tmp_path, monkeypatch) -> None:
             ("batch-400", "gence", {"batch_size": 400}),
         )
     }
-    assert len(set(accuracies.values())) == len(accuracies)  # every remedy did something
+    assert len(set(likelihoods.values())) == len(likelihoods)  # every remedy did something
     # The end of the scale: an anchor of 1 to the batch's labels trains as cross-entropy does.
     assert records[("gence(anchor=1)", tiny)]["nll"] == pytest.approx(records[("ce", tiny)]["nll"], rel=1e-3)
     drift = {strength: records[(f"gence(anchor={strength})", tiny)]["marginal_kl"] for strength in ("0.1", "1")}
