@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from gence.data import check
 
-from .conftest import digit_files, encode, write_folder, zip_bytes
+from .conftest import WRITERS, digit_files, encode, write_folder, zip_bytes
 
 
 def test_good_source(tmp_path: Path) -> None:
@@ -53,3 +54,60 @@ def test_unreadable_sources_are_reports_too(tmp_path: Path) -> None:
     (tmp_path / "a.zip").write_bytes(b"PK")
     for source in (tmp_path / "a.zip", tmp_path / "gone", "hf:"):
         assert not check(source).ok
+
+
+def test_left_out_folders_are_named(tmp_path: Path) -> None:
+    hidden = {
+        ".hidden/a.png": b"",
+        "digit0/.thumbs/small/a.jpg": b"",
+        "__MACOSX/digit0/._000.png": b"",
+        ".git/config": b"",  # no image: nobody's class
+        "digit1/.DS_Store": b"",
+    }
+    files = {**digit_files(3), **hidden}
+    sources = [write_folder(tmp_path / "folder", files)]
+    for suffix, write in WRITERS.items():
+        sources.append(tmp_path / f"archive{suffix}")
+        sources[-1].write_bytes(write({f"./{name}" if "tar" in suffix else name: b for name, b in files.items()}))
+    for source in sources:
+        report = check(source)
+        assert report.ok
+        (note,) = report.notes
+        assert note.startswith(f"{source}: left out .hidden, __MACOSX, digit0/.thumbs: hidden folders"), note
+        assert "\n" not in note
+
+
+@pytest.mark.parametrize("suffix", [*WRITERS, ""])
+def test_without_such_folders_there_is_no_note(suffix: str, tmp_path: Path) -> None:
+    source = tmp_path / f"data{suffix}"
+    if suffix:
+        source.write_bytes(WRITERS[suffix](digit_files(3)))
+    else:
+        write_folder(source, {**digit_files(3), ".git/config": b""})
+    assert check(source).notes == ()
+
+
+def test_many_left_out_folders_fit_in_a_line(tmp_path: Path) -> None:
+    hidden = {f".class{k}/a.png": b"" for k in range(8)}
+    (note,) = check(write_folder(tmp_path / "data", {**digit_files(3), **hidden})).notes
+    assert ".class4 and 3 more: hidden folders" in note
+
+
+def test_a_source_of_hidden_folders_alone_says_why_it_is_empty(tmp_path: Path) -> None:
+    report = check(write_folder(tmp_path / "data", digit_files(3, prefix=".photos/")))
+    assert report.problems == (f"{tmp_path / 'data'} holds no images",)
+    assert "left out .photos: hidden folders" in report.notes[0]
+
+
+def test_a_comparison_says_what_is_left_out(tmp_path: Path) -> None:
+    from gence.report.comparison_plan import plan_comparison
+
+    data = write_folder(tmp_path / "data", {**digit_files(10), ".digit9/a.png": b""})
+    other = write_folder(tmp_path / "other", {**digit_files(2), "__MACOSX/digit0/a.png": b""})
+    plan = plan_comparison(str(data), losses=["ce"], seeds=1, device="cpu", batch_size=10, ood=[str(other)])
+    again = plan_comparison(str(data), losses=["ce"], seeds=1, device="cpu", batch_size=10, ood=[str(other)])
+    assert [concern.split(": hidden folders")[0] for concern in plan.concerns] == [
+        f"{data}: left out .digit9",
+        f"{other}: left out __MACOSX",
+    ]
+    assert again.concerns == plan.concerns  # also when the images come from the cache

@@ -10,6 +10,7 @@ from gence.data.archives import archive_stem, open_container
 from gence.data.containers import is_ignored
 from gence.data.images import DataError, ImageSet
 from gence.data.layout import IMAGE_SUFFIXES, WHOLE, check_same_classes, find_splits
+from gence.data.left_out import left_out_notes
 from gence.data.sources import ReadOptions, container_paths, decode_split, load
 
 
@@ -67,7 +68,7 @@ def check(
         progress=progress,
     )
     problems: list[str] = []
-    notes: list[str] = []
+    notes = left_out_notes(source, data_dir)
     parts: dict[str, ImageSet] = {}
     try:
         paths = container_paths(source, options.data_dir)

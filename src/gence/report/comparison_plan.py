@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gence.data import load, load_images
+from gence.data import left_out_notes, load, load_images
 from gence.experiment.fields import SpecError
 from gence.experiment.grid import check_losses
 from gence.experiment.problem import subset_index
@@ -106,7 +106,8 @@ def plan_comparison(
     check_losses(base.replace(loss=loss) for loss in asked if "tune" not in loss.params.values())
     train = splits.train
     counts = train.labels[subset_index(base, train.labels, train.num_classes)].bincount(minlength=train.num_classes)
-    concerns = data_concerns(
+    concerns = [note for source in (data, *ood) for note in left_out_notes(source)]
+    concerns += data_concerns(
         counts.tolist(), train.classes, batch_size=chosen.batch_size, losses=[loss.name for loss in asked]
     )
     return ComparePlan(
