@@ -37,6 +37,17 @@ def test_a_cohort_gives_the_results_of_runs_one_by_one():
         same_outcome(alone, together)
 
 
+@pytest.mark.parametrize("part_bytes", [1, 2 * 20 * 64 * 4])  # five parts of one batch; two batches, two, one
+def test_an_epoch_in_parts_gives_the_same_result(part_bytes, tmp_path, monkeypatch):
+    specs = [small_spec(loss, n=100, seed=seed, **MIXED) for seed in (0, 1) for loss in LOSSES]
+    whole = run(*specs)
+    monkeypatch.setattr("gence.experiment.feed.PART_BYTES", part_bytes)
+    stopped = run(*specs, workdir=tmp_path, should_stop=lambda: True)  # and goes on in its second epoch
+    assert stopped == [None] * len(specs)
+    for one, other in zip(whole, run(*specs, workdir=tmp_path), strict=True):
+        same_outcome(one, other)
+
+
 def test_seeds_and_losses_differ():
     specs = [small_spec("ce"), small_spec("gence"), small_spec("ce", seed=1)]
     curves = [result.curves["train_loss"] for result in run(*specs)]

@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from gence.data.augment import normalize
+from gence.experiment import feed as feed_module
 from gence.experiment.feed import EpochFeed
+from gence.experiment.problem import DeviceImages, Problem
 from gence.losses import TwoHot
 from tests.experiment.small_runs import problem_of, small_recipe, small_spec
 
@@ -96,3 +98,51 @@ def test_two_views_are_two_augmentations_of_the_same_images():
 def test_images_are_channels_last_without_a_copy():
     (images, _), _ = epoch_of(feed_of(), 0)
     assert images.is_contiguous(memory_format=torch.channels_last)
+
+
+def colour_problem(n: int) -> Problem:
+    draw = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (n, 3, 16, 16), dtype=torch.uint8, generator=draw)
+    train = DeviceImages(images, torch.arange(n) % 5, torch.arange(n))
+    prior, mean, std = torch.full((5,), 0.2), torch.tensor([0.4, 0.5, 0.6]), torch.tensor([0.2, 0.3, 0.25])
+    return Problem(train, train, {}, tuple("abcde"), prior, mean, std)
+
+
+def in_turn(feed: EpochFeed, epochs: int):
+    """Batches as training takes them: the next part is made before the steps of this one are taken."""
+    turns = [(epoch, part) for epoch in range(epochs) for part in range(feed.parts)]
+    feed.prepare(*turns[0])
+    for turn, (epoch, part) in enumerate(turns):
+        if turn + 1 < len(turns):
+            feed.prepare(*turns[turn + 1])
+        for step in feed.part(part):
+            yield feed.batch(torch.tensor([epoch * feed.steps + step]))
+
+
+@pytest.mark.parametrize("steps_a_part", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize(("views", "changes"), [
+    (1, {"randaugment_ops": 2, "mixup_alpha": 0.2, "cutmix_alpha": 1.0, "mix_probability": 0.7}),
+    (1, {"flip": True, "drop_last": False}),
+    (2, {"randaugment_ops": 1}),
+])  # fmt: skip
+def test_an_epoch_in_parts_is_the_same_to_the_last_bit(steps_a_part, views, changes, monkeypatch):
+    recipe = small_recipe(**{"batch_size": 10, "crop_padding": 2, **changes})
+    problem = colour_problem(75)  # 7 batches, or 8 of which the last is filled up
+    whole = EpochFeed(problem, recipe, 3, torch.float32, views)
+    assert whole.parts == 1
+    monkeypatch.setattr(feed_module, "PART_BYTES", steps_a_part * 10 * 3 * 16 * 16 * 4 + 1)
+    cut = EpochFeed(problem, recipe, 3, torch.float32, views)
+    assert cut.parts == -(-cut.steps // steps_a_part)
+    assert cut.inputs.nbytes <= 2 * views * feed_module.PART_BYTES
+    assert sum(len(cut.part(part)) for part in range(cut.parts)) == cut.steps == whole.steps
+    pairs = list(zip(in_turn(whole, 3), in_turn(cut, 3), strict=True))
+    assert len(pairs) == 3 * whole.steps
+    for (images, target), (same_images, same_target) in pairs:
+        torch.testing.assert_close(same_images, images, rtol=0, atol=0)
+        torch.testing.assert_close(same_target, target, rtol=0, atol=0)
+
+
+def test_a_batch_larger_than_a_part_is_a_part(monkeypatch):
+    monkeypatch.setattr(feed_module, "PART_BYTES", 1)
+    feed = EpochFeed(colour_problem(75), small_recipe(batch_size=10), 0, torch.float32)
+    assert (feed.parts, feed.part_steps) == (7, 1)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from gence.data.draws import Draws
-from gence.data.randaugment import draw_randaugment, randaugment
+from gence.data.randaugment import RandAugmentDraws, draw_randaugment, randaugment
 
 
 @dataclass(frozen=True)
@@ -95,9 +95,24 @@ def normalize(
     return result.view(images.shape)
 
 
+@dataclass(frozen=True)
+class EpochDraws:
+    """What each image of an epoch undergoes; None for what is switched off."""
+
+    crop_flip: CropFlipDraws | None
+    randaugment: RandAugmentDraws | None
+
+    def __getitem__(self, index: slice) -> EpochDraws:
+        crop_flip = None if self.crop_flip is None else self.crop_flip[index]
+        return EpochDraws(crop_flip, None if self.randaugment is None else self.randaugment[index])
+
+
 @dataclass(frozen=True, kw_only=True)
 class EpochAugmenter:
     """Crop, flip and RandAugment for all images of an epoch at once, in this order (that of torchvision's recipes).
+
+    Called, it draws and applies. Where an epoch is made in parts, `draw` for all of it and `apply` each part: no image
+    depends on the others, so the parts together are the epoch.
 
     Mixing couples the samples of a batch and comes after this: :mod:`gence.data.mixing`.
 
@@ -121,11 +136,21 @@ class EpochAugmenter:
 
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Return augmented images, uint8 (n, C, H, W); a CPU generator gives the same on every device."""
-        n = len(images)
+        return self.apply(images, self.draw(len(images), generator))
+
+    def draw(self, n: int, generator: torch.Generator) -> EpochDraws:
+        """Draw for ``n`` images."""
+        crop_flip = randaugment = None
         if self.crop_padding or self.flip:
-            draws = draw_crop_flip(n, padding=self.crop_padding, flip=self.flip, generator=generator)
-            images = crop_and_flip(images, draws.to(images.device), self.crop_padding)
+            crop_flip = draw_crop_flip(n, padding=self.crop_padding, flip=self.flip, generator=generator)
         if self.randaugment_ops:
-            operations = draw_randaugment(n, num_ops=self.randaugment_ops, generator=generator)
-            images = randaugment(images, operations, magnitude=self.randaugment_magnitude)
+            randaugment = draw_randaugment(n, num_ops=self.randaugment_ops, generator=generator)
+        return EpochDraws(crop_flip, randaugment)
+
+    def apply(self, images: Tensor, draws: EpochDraws) -> Tensor:
+        """Return images, uint8 (n, C, H, W), augmented as drawn."""
+        if draws.crop_flip is not None:
+            images = crop_and_flip(images, draws.crop_flip.to(images.device), self.crop_padding)
+        if draws.randaugment is not None:
+            images = randaugment(images, draws.randaugment, magnitude=self.randaugment_magnitude)
         return images

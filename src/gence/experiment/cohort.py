@@ -134,6 +134,7 @@ class Cohort:
             kind = ContrastiveTrainee if views == 2 else Trainee
             self.trainees.append(kind(spec, problem, feeds[batches], forward))
         self.feeds = list(feeds.values())
+        self.parts = self.feeds[0].parts  # of an epoch: the same for all, as their images are of one number and shape
         self.epochs = specs[0].recipe.epochs
         self.sums: list[list[Tensor]] = [[] for _ in specs]  # per run and epoch, on the CPU
         self.diverged = [False] * len(specs)
@@ -148,14 +149,22 @@ class Cohort:
     ) -> bool:
         """Train to the last epoch; False if stopped before."""
         start = self._resume(checkpoint)
-        self._prepare_epoch(start)
+        self._prepare(start, 0)
         self.lanes = [self._create_lane(trainee) for trainee in self.trainees]
         began = last_saved = time.perf_counter()
         for epoch in range(start, self.epochs):
-            self._await_batches()
-            pending = [self._enqueue_epoch(i) for i in range(len(self.lanes))]
-            if epoch + 1 < self.epochs:
-                self._prepare_epoch(epoch + 1)  # while the lanes work
+            for part in range(self.parts):
+                self._await_batches()
+                for i in range(len(self.lanes)):
+                    self._enqueue(i, part)
+                last = part + 1 == self.parts
+                pending = [self._enqueue_sums(i) for i in range(len(self.lanes))] if last else []
+                if not last:
+                    self._prepare(epoch, part + 1)  # while the lanes work
+                elif epoch + 1 < self.epochs:
+                    self._prepare(epoch + 1, 0)
+                for lane in self.lanes:
+                    lane.wait()  # the part after the next is made where this one is
             self._collect(pending)
             if on_epoch:
                 on_epoch(self._progress(epoch, start, began))
@@ -208,23 +217,27 @@ class Cohort:
         before = {name: value.detach().clone() for name, value in trainee.tensors().items()}
         return GraphLane(trainee.step, lambda: trainee.load_tensors(before))
 
-    def _prepare_epoch(self, epoch: int) -> None:
+    def _prepare(self, epoch: int, part: int) -> None:
         for feed in self.feeds:
-            feed.prepare(epoch)
+            feed.prepare(epoch, part)
 
     def _await_batches(self) -> None:
-        """Let the lanes start an epoch when its batches, made on the current stream, are there."""
+        """Let the lanes go on when their next batches, made on the current stream, are there."""
         for lane in self.lanes:
             if isinstance(lane, GraphLane):
                 lane.stream.wait_stream(torch.cuda.current_stream())
 
-    def _enqueue_epoch(self, i: int) -> Tensor:
-        """Enqueue an epoch of run i and the copy of its sums to the host; the copy is there when the lane is idle."""
+    def _enqueue(self, i: int, part: int) -> None:
+        """Enqueue a part of an epoch of run i."""
+        if not self.diverged[i]:
+            self.lanes[i].run(len(self.trainees[i].feed.part(part)))
+
+    def _enqueue_sums(self, i: int) -> Tensor:
+        """Enqueue the copy of an epoch's sums of run i to the host; the copy is there when the lane is idle."""
         trainee, lane = self.trainees[i], self.lanes[i]
         host = torch.empty(trainee.sums.shape, dtype=trainee.sums.dtype, pin_memory=self.device.type == "cuda")
         if self.diverged[i]:
             return host.fill_(math.nan)
-        lane.run(trainee.feed.steps)
 
         def take_sums() -> None:
             host.copy_(trainee.sums, non_blocking=True)
@@ -234,8 +247,7 @@ class Cohort:
         return host
 
     def _collect(self, pending: list[Tensor]) -> None:
-        for i, (lane, host) in enumerate(zip(self.lanes, pending, strict=True)):
-            lane.wait()
+        for i, host in enumerate(pending):
             self.sums[i].append(host.double())
             self.diverged[i] |= not math.isfinite(float(host[0]))
 

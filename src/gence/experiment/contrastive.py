@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -46,11 +48,11 @@ class ContrastiveTrainee(Trainee):
         """Fit the linear head on the features of the training images."""
         super().finish()
         features, labels = [], []
-        for epoch in range(HEAD_EPOCHS):
-            self.feed.prepare(epoch)
-            images, first = self.feed.epoch_batches(epoch)
+        for epoch, part in itertools.product(range(HEAD_EPOCHS), range(self.feed.parts)):
+            self.feed.prepare(epoch, part)
+            images, first = self.feed.part_batches(epoch, part)
             features.append(encode(self.classifier, images.flatten(0, 1).float()))
-            labels.append(first.flatten().clone())  # the next epochs are made in the same memory
+            labels.append(first.flatten().clone())  # the next parts are made in the same memory
         fit_linear_head(self.classifier.head, torch.cat(features), torch.cat(labels))
 
     def _add_to_sums(self, loss: Tensor, outputs: Tensor, target: Tensor | TwoHot) -> None:  # noqa: ARG002
