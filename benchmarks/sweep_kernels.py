@@ -39,29 +39,34 @@ MEDIUM = [
 ]
 STREAM = [
     {},
-    {"keep": False},
     _lags(1000),  # two plain passes over memory
-    *(_lags(lag) for lag in (1, 2, 5)),
-    *({"chunk_bytes": size << 20} for size in (2, 4, 16)),
-    {"chunk_bytes": 4 << 20, **_lags(6)},
-    *({"stream_per_sm": count, "backward_per_sm": count} for count in (1, 2, 4)),
-    *({"unroll": unroll} for unroll in (2, 8)),
-    *({"tile_rows": rows} for rows in (2, 8)),
-    {"sum_rows": 2},
-    {"sum_rows": 8},
-    {"backward_rows": 1},
-    {"backward_rows": 4},
-    {"pieces": 4},
-    {"pieces": 16},
-    {"stream_warps": 4, "stream_per_sm": 6, "backward_per_sm": 4},
-    {"stream_warps": 16, "stream_per_sm": 2, "backward_per_sm": 1},
-    {"tile_columns": 1024, "sum_rows": 8, "backward_rows": 4, "tile_rows": 8},
+    *({"chunk_bytes": size << 20, **_lags(lag)} for size, lag in ((2, 4), (2, 8), (4, 2), (4, 4), (8, 1), (8, 2))),
+    *({"piece_bytes": size << 10} for size in (16, 32, 128)),
+    {"piece_bytes": 32 << 10, "chunk_bytes": 4 << 20, **_lags(3)},
+    {"stream_registers": 64, "sum_rows": 4, "stream_per_sm": 4, "backward_per_sm": 4},
+    {"stream_registers": 128, "stream_per_sm": 2, "backward_per_sm": 2},
+    {"unroll": 2},
+    {"tile_rows": 8},
+    {"backward_rows": 2},
+    {"backward_rows": 8, "stream_registers": 128, "backward_per_sm": 2},
+    {"keep": False},
+]
+LONG = [
+    {"long_columns": 0},  # the streamed backward pass
+    *({"long_part": part, "long_warps": warps} for part, warps in ((2048, 4), (2048, 8), (4096, 16), (8192, 16))),
+    {"shift_rows": False},
+    *({"ragged_lag": lag} for lag in (1, 3, 4)),
 ]
 SHAPES: dict[str, tuple[int, int, torch.dtype, list[dict[str, Any]]]] = {
     "vocabulary": (16384, 128256, torch.bfloat16, STREAM),
-    "imagenet21k": (8192, 21841, torch.bfloat16, [*STREAM, {"shift_rows": False}]),
+    "imagenet21k": (8192, 21841, torch.bfloat16, [{}, *LONG]),
     "imagenet": (4096, 1000, torch.bfloat16, MEDIUM),
-    "wide": (8192, 8192, torch.bfloat16, [{}, {"rows_columns": 4096}, {"rows_per_sm": 8}, {"rows_warps": 8}]),
+    "wide": (
+        8192,
+        8192,
+        torch.bfloat16,
+        [{}, {"rows_columns": 4096}, {"rows_per_sm": 8}, {"rows_elements": 8192}, {"long_part": 2048, "long_warps": 4}],
+    ),
 }
 
 

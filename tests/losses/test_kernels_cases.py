@@ -30,9 +30,11 @@ pytestmark = [
 REGIMES = {
     "tiny": {},
     "rows": {"tiny_elements": 0, "rows_elements": 64},
+    "long": {"tiny_elements": 0, "rows_elements": 8, "long_part": 16 if INTERPRETED else 256},
     "stream": {
         "tiny_elements": 0,
         "rows_columns": 0,
+        "long_columns": 0,
         "tile_columns": 16 if INTERPRETED else 256,
         "unroll": 2,
         "chunk_bytes": 600,
@@ -43,7 +45,7 @@ REGIMES = {
         "tile_rows": 2,
         "sum_rows": 4,
         "backward_rows": 2,
-        "pieces": 2,
+        "piece_bytes": 40,
         "finalise_columns": 16,
     },
 }

@@ -219,6 +219,8 @@ def finalise(
         if REDUCTION == 2:
             inverse = 1.0 / denominator
             cost = cost / denominator
+            if INDEX:  # the mean over no row is NaN, but no row has a gradient
+                inverse = tl.where(tl.sum(tl.load(of + 7, cache_modifier=".cg"), 0) > 0.0, inverse, 0.0)
         tl.store(loss, cost)
         tl.store(classes + 3 * KP + INVERSE_DENOMINATOR, inverse)
         tl.store(classes + 3 * KP + EXTREME, tl.max(tl.load(of + 8, cache_modifier=".cg"), 0))

@@ -1,7 +1,4 @@
-"""Which kernels run, in which order, on which buffers: the forward and the backward pass of the fused loss.
-
-Over 300 lines, because a launch lists every argument of its kernel, and forward and backward share their buffers.
-"""
+"""Which kernels run, in which order, on which buffers: the forward and the backward pass of the fused loss."""
 
 from __future__ import annotations
 
@@ -11,18 +8,20 @@ import torch
 from torch import Tensor
 
 from gence.losses.kernels import finalise as _finalise
-from gence.losses.kernels import row_tiles, stream_backward, stream_forward, tiny, tuning
+from gence.losses.kernels import long_rows, row_tiles, stream_backward, stream_forward, tiny, tuning
 from gence.losses.kernels.launch import launch, multiprocessors, power_of_two
 from gence.losses.kernels.layout import (
     alignment,
     class_floats,
     finalise_layout,
     padded_classes,
+    pieces,
     problem_key,
     row_layout,
     stream_plan,
     tensor_key,
 )
+from gence.losses.kernels.per_row import row_losses, row_weighted_classes
 from gence.losses.kernels.problem import (
     INDEX,
     MEAN,
@@ -35,8 +34,6 @@ from gence.losses.kernels.problem import (
     WITHOUT_ANCHOR,
     Problem,
 )
-
-_TINY = torch.finfo(torch.float32).tiny
 
 Saved = tuple[Tensor, Tensor, Tensor]
 
@@ -125,7 +122,7 @@ def forward(
         ),
     )
     if problem.reduction == NONE:
-        loss = _row_losses(problem, logits, m, classes, stats).to(dtype)
+        loss = row_losses(problem, logits, m, classes, stats).to(dtype)
     return loss, (classes, stats, context_stats)
 
 
@@ -142,7 +139,7 @@ def backward(
         upstream = upstream.reshape(-1).float().contiguous()  # that of a sum is one number, expanded
         if problem.mode == INDEX:  # what comes for an ignored row must not count, not even if it is NaN
             upstream = torch.where(problem.first != problem.ignore_index, upstream, 0.0)
-        classes = _row_weighted_classes(problem, logits, classes, stats, upstream)
+        classes = row_weighted_classes(problem, logits, classes, stats, upstream)
     grad = _gradient(problem, logits, classes, stats, upstream)
     if context is None or not need_context:
         return grad, None
@@ -206,8 +203,9 @@ class _Sweep:
             self.slots, self.counters = self.rows[2], 0
             return
         self.plan = stream_plan(values, tuning.current().tile_rows, few_chunks=partial)
+        self.pieces = pieces(values, 1, tuning.current().unroll * self.plan["C"])
         chunks = -(-n // self.plan["CHUNK"])
-        self.slots, self.counters = chunks * self.plan["PHASES"], 1 + chunks
+        self.slots, self.counters = chunks * self.plan["PHASES"], 1 + chunks + (n if self.pieces > 1 else 0)
 
     def run(self, sums: Tensor, stats: Tensor, counters_at: int, count: bool) -> None:
         values, problem, tune = self.values, self.problem, tuning.current()
@@ -224,13 +222,17 @@ class _Sweep:
             launch(row_tiles.rows_forward, programs, warps, problem_key(problem, values, static), args)
             return
         plan = self.plan
-        static = (K, padded, plan["ALIGN"], plan["PHASES"], plan["CHUNK"], plan["LAG"])
+        static = (K, padded, plan["ALIGN"], plan["PHASES"], plan["CHUNK"], plan["LAG"], self.pieces)
         static += (tune.unroll, plan["C"], plan["R"], plan["C"], mode, ignore, weighted, smooth, count, self.partial)
         static += (tune.keep,)
+        parts = stats
+        if self.pieces > 1:
+            parts = torch.empty(4 * n * self.pieces, dtype=torch.float32, device=values.device)
         strides = (n, values.stride(0), targets[4], counters_at, targets[5])
-        args = (values, *targets[:4], sums, stats, *strides, *static)
+        args = (values, *targets[:4], sums, stats, parts, *strides, *static)
         programs = multiprocessors(values.device) * tune.stream_per_sm
-        launch(stream_forward.stream_forward, programs, tune.stream_warps, problem_key(problem, values, static), args)
+        key = problem_key(problem, values, static)
+        launch(stream_forward.stream_forward, programs, tune.stream_warps, key, args, tune.stream_registers)
 
 
 def _gradient(
@@ -242,28 +244,37 @@ def _gradient(
     source = None if is_context else problem
     targets, (mode, weighted, smooth) = _targets(source, values)
     per_row = problem.reduction == NONE
+    common = (values, *targets[:4], classes, stats, upstream)
+    sizes = (n, values.stride(0), *targets[4:])
+    settings = (mode, weighted, smooth, per_row)
     layout = row_layout(values)
-    if layout is not None:
+    if layout is not None and layout[1] <= tune.rows_elements:
         tile_rows, columns, programs, warps = layout
-        static: tuple[Any, ...] = (K, padded, alignment(values), tile_rows, columns)
-        static += (mode, weighted, smooth, per_row)
-        args = (values, *targets[:4], classes, stats, upstream, grad, n, values.stride(0), *targets[4:], *static)
-        launch(row_tiles.rows_backward, programs, warps, (problem_key(source, values, static), upstream.dtype), args)
+        static: tuple[Any, ...] = (K, padded, alignment(values), tile_rows, columns, *settings)
+        key: tuple[Any, ...] = (problem_key(source, values, static), upstream.dtype)
+        launch(row_tiles.rows_backward, programs, warps, key, (*common, grad, *sizes, *static))
+        return grad
+    if tune.long_columns >= K:
+        static = (K, padded, alignment(values), min(tune.long_part, power_of_two(K)), *settings)
+        key = (problem_key(source, values, static), upstream.dtype)
+        launch(long_rows.long_rows_backward, n, tune.long_warps, key, (*common, grad, *sizes, *static))
         return grad
     plan = stream_plan(values, max(tune.sum_rows, tune.backward_rows), backward=True)
-    counters = torch.zeros(1 + -(-n // plan["CHUNK"]), dtype=torch.int32, device=values.device)
-    blocks = -(-K // plan["C"])
-    pieces = min(tune.pieces, power_of_two(blocks))
-    pulls = torch.empty(n * pieces, dtype=torch.float32, device=values.device)
-    static = (K, padded, plan["ALIGN"], plan["PHASES"], plan["CHUNK"], plan["LAG"], pieces)
-    static += (tune.sum_rows, tune.backward_rows, plan["C"])
-    static += (mode, weighted, smooth, per_row, tune.keep)
-    args = (values, *targets[:4], classes, stats, upstream, pulls, counters, grad)
-    args += (n, values.stride(0), *targets[4:], *static)
+    sum_columns = plan["C"] // 2
+    parts = pieces(values, tune.sum_rows, sum_columns)
+    chunks = -(-n // plan["CHUNK"])
+    groups = chunks * (plan["CHUNK"] // tune.sum_rows)
+    counters = torch.zeros(1 + chunks + groups, dtype=torch.int32, device=values.device)
+    pulls = torch.empty(n * parts + n, dtype=torch.float32, device=values.device)
+    static = (K, padded, plan["ALIGN"], plan["PHASES"], plan["CHUNK"], plan["LAG"], parts)
+    static += (tune.sum_rows, sum_columns, tune.backward_rows, plan["C"], *settings, tune.keep)
+    args = (*common, pulls, counters, grad, *sizes, *static)
     programs = multiprocessors(values.device) * tune.backward_per_sm
     for log_space in (False, True):
         key = (problem_key(source, values, static), upstream.dtype, log_space)
-        launch(stream_backward.stream_backward, programs, tune.stream_warps, key, (*args, log_space))
+        launch(
+            stream_backward.stream_backward, programs, tune.stream_warps, key, (*args, log_space), tune.stream_registers
+        )
     return grad
 
 
@@ -280,44 +291,3 @@ def _targets(problem: Problem | None, values: Tensor) -> tuple[tuple[Any, ...], 
     )
     stride = problem.first.stride(0) if problem.mode == PROBS else 0
     return (*tensors, stride, problem.smoothing), (problem.mode, problem.weight is not None, smooth)
-
-
-def _row_losses(problem: Problem, logits: Tensor, m: int, classes: Tensor, stats: Tensor) -> Tensor:
-    """Each row's loss (n,), float32."""
-    n, K = logits.shape
-    padded = padded_classes(K)
-    log_s = classes[2 * padded : 2 * padded + K]
-    tau = stats[3 * n : 4 * n]
-    losses = stats[2 * n : 3 * n] + problem.target_of(logits, log_s)
-    if problem.anchor_kind == WITHOUT_ANCHOR:
-        return losses
-    pi = _prior(problem, K)
-    total = _taking_part(problem, n) + m
-    divergence = torch.xlogy(pi, pi).sum() - (pi * log_s).sum() + pi.sum() * torch.log(total.clamp_min(1.0))
-    return losses + problem.anchor * tau * torch.where(total > 0, divergence, 0.0)
-
-
-def _row_weighted_classes(problem: Problem, logits: Tensor, classes: Tensor, stats: Tensor, of_row: Tensor) -> Tensor:
-    """The class coefficients for a gradient that differs between rows: T_k = w_k sum_i g_i t_ik."""
-    n, K = logits.shape
-    padded = padded_classes(K)
-    pull = problem.masses(K, of_row)
-    if problem.anchor_kind != WITHOUT_ANCHOR:
-        pull = pull - problem.anchor * (of_row * stats[3 * n : 4 * n]).sum() * _prior(problem, K)
-    low, log_s = classes[padded : padded + K], classes[2 * padded : 2 * padded + K]
-    weighted = classes.clone()
-    weighted[:K] = pull * torch.exp(low - log_s)
-    return weighted
-
-
-def _prior(problem: Problem, K: int) -> Tensor:
-    if problem.prior is not None:
-        return problem.prior.float()
-    mass = problem.masses(K)
-    return mass / mass.sum().clamp_min(_TINY)
-
-
-def _taking_part(problem: Problem, n: int) -> Tensor:
-    if problem.mode == INDEX:
-        return (problem.first != problem.ignore_index).sum().float()
-    return torch.full((), float(n), device=problem.first.device)

@@ -14,7 +14,9 @@ _compiled: dict[tuple[Any, ...], Any] = {}
 _multiprocessors: dict[int | None, int] = {}
 
 
-def launch(kernel: Any, programs: int, warps: int, key: tuple[Any, ...], args: tuple[Any, ...]) -> None:
+def launch(
+    kernel: Any, programs: int, warps: int, key: tuple[Any, ...], args: tuple[Any, ...], registers: int | None = None
+) -> None:
     """Run ``kernel`` on ``programs`` programs of ``warps`` warps.
 
     Args:
@@ -23,15 +25,22 @@ def launch(kernel: Any, programs: int, warps: int, key: tuple[Any, ...], args: t
         warps: warps of a program.
         key: everything the compiled code depends on: device, types and alignment of the tensors, compile-time values.
         args: the kernel's arguments in order, compile-time values included.
+        registers: the most that a thread may have.
     """
-    name = (kernel, warps, key)
+    name = (kernel, warps, registers, key)
     compiled = _compiled.get(name)
     if compiled is None:
-        compiled = kernel[(programs,)](*args, num_warps=warps)
+        compiled = kernel[(programs,)](*args, **options(warps, registers))
         if hasattr(compiled, "packed_metadata"):  # the interpreter returns nothing
             _compiled[name] = compiled
         return
     compiled[(programs, 1, 1)](*args)
+
+
+def options(warps: int, registers: int | None) -> dict[str, Any]:
+    """How a kernel is compiled."""
+    # Fused multiply-adds are asked for because Triton 3.10 no longer makes them by itself.
+    return {"num_warps": warps, "maxnreg": registers, "enable_fp_fusion": True}
 
 
 def multiprocessors(device: torch.device) -> int:

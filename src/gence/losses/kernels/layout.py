@@ -83,3 +83,11 @@ def stream_plan(values: Tensor, tile_rows: int, *, backward: bool = False, few_c
     chunk = -(-min(rows, n) // step) * step
     columns = tune.tile_columns or tune.stream_warps * 32 * vector
     return {"CHUNK": chunk, "LAG": lag, "PHASES": phases, "ALIGN": align, "R": tile_rows, "C": columns}
+
+
+def pieces(values: Tensor, rows: int, step: int) -> int:
+    """Parts (a power of two) in which a first look takes ``rows`` rows, each of whole steps of columns."""
+    K = values.shape[1]
+    whole = rows * K * values.element_size()
+    wanted = power_of_two(max(1, whole // tuning.current().piece_bytes))
+    return min(wanted, power_of_two(-(-K // step)))

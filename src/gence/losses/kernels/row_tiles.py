@@ -5,7 +5,9 @@
 import triton
 import triton.language as tl
 
+from gence.losses.kernels.exponent import exp, softmax_tile
 from gence.losses.kernels.tiles import (
+    EXTREME,
     INVERSE_DENOMINATOR,
     class_pull,
     count_labels,
@@ -60,7 +62,7 @@ def rows_forward(
         mask = valid[:, None] & col_ok[None, :]
         x = tl.load(z + offsets[:, None] + cols[None, :], mask=mask, other=float("-inf")).to(tl.float32)
         peak = tl.where(valid, tl.max(x, 1), 0.0)
-        e = tl.exp(x - peak[:, None])
+        e = exp(x - peak[:, None])
         total = tl.where(valid, tl.sum(e, 1), 1.0)
         acc += e * (1.0 / total)[:, None]
         log_sum = tl.log(total)
@@ -90,6 +92,67 @@ def rows_forward(
         tl.atomic_add(sums + cols, column, mask=col_ok, sem="relaxed")
 
 
+@triton.jit
+def _write_tile(
+    z,
+    first,
+    second,
+    share,
+    weight,
+    classes,
+    stats,
+    upstream,
+    grad,
+    c,
+    cols,
+    col_ok,
+    tile,
+    scale,
+    n,
+    stride,
+    t_stride,
+    eps,
+    K: tl.constexpr,
+    KP: tl.constexpr,
+    ALIGN: tl.constexpr,
+    R: tl.constexpr,
+    MODE: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr,
+    SMOOTH: tl.constexpr,
+    PER_ROW: tl.constexpr,
+    LOG_SPACE: tl.constexpr,
+):
+    rows = tile * R + tl.arange(0, R)
+    row_ok = rows < n
+    peak = tl.load(stats + rows, mask=row_ok, other=0.0)
+    log_sum = tl.load(stats + n + rows, mask=row_ok, other=float("inf"))
+    valid = row_ok & (log_sum != float("inf"))
+    offsets = tl.multiple_of(rows.to(tl.int64) * stride, ALIGN)
+    mask = valid[:, None] & col_ok[None, :]
+    x = tl.load(z + offsets[:, None] + cols[None, :], mask=mask, other=float("-inf")).to(tl.float32)
+    p = softmax_tile(x, peak, log_sum)
+    if LOG_SPACE:
+        low = tl.load(classes + KP + cols, mask=col_ok, other=0.0)
+        q = class_pull((x - peak[:, None]) - log_sum[:, None], c, low)
+    else:
+        q = p * c[None, :]
+    pull = -tl.sum(q, 1)
+    wt = weighted_target_tile(
+        rows, cols, valid, mask, first, second, share, weight, t_stride, eps, K, MODE, HAS_WEIGHT, SMOOTH
+    )
+    if MODE != 0:
+        own = tl.load(stats + 3 * n + rows, mask=row_ok, other=0.0)
+        if PER_ROW:
+            of_row = tl.load(upstream + rows, mask=row_ok, other=0.0).to(tl.float32)
+            own = own * of_row
+            wt = wt * of_row[:, None]
+        pull += own
+    # A row that takes no part was not loaded: its p and q are 0.
+    g = (p * pull[:, None] + q - wt) * scale
+    out_at = rows.to(tl.int64) * K
+    tl.store(grad + out_at[:, None] + cols[None, :], g, mask=row_ok[:, None] & col_ok[None, :])
+
+
 @triton.jit(do_not_specialize=["n", "stride", "t_stride"])
 def rows_backward(
     z,
@@ -116,41 +179,22 @@ def rows_backward(
     PER_ROW: tl.constexpr,
 ):
     """Gradient of the rows from their statistics and the class coefficients."""
-    pid = tl.program_id(0)
     cols = tl.arange(0, BLOCK_K)
     col_ok = cols < K
     c = tl.load(classes + cols, mask=col_ok, other=0.0)
-    low = tl.load(classes + KP + cols, mask=col_ok, other=0.0)
+    scalars = classes + 3 * KP
+    extreme = tl.load(scalars + EXTREME)
     scale = 1.0
     if not PER_ROW:
-        scale = tl.load(upstream).to(tl.float32) * tl.load(classes + 3 * KP + INVERSE_DENOMINATOR)
-    for tile in range(pid, tl.cdiv(n, R), tl.num_programs(0)):
-        rows = tile * R + tl.arange(0, R)
-        row_ok = rows < n
-        peak = tl.load(stats + rows, mask=row_ok, other=0.0)
-        log_sum = tl.load(stats + n + rows, mask=row_ok, other=float("inf"))
-        valid = row_ok & (log_sum != float("inf"))
-        offsets = tl.multiple_of(rows.to(tl.int64) * stride, ALIGN)
-        mask = valid[:, None] & col_ok[None, :]
-        x = tl.load(z + offsets[:, None] + cols[None, :], mask=mask, other=float("-inf")).to(tl.float32)
-        if R == 1:  # a long row leaves no registers for these: the L1 cache has them
-            c = tl.load(classes + cols, mask=col_ok, other=0.0)
-            low = tl.load(classes + KP + cols, mask=col_ok, other=0.0)
-        log_p = (x - peak[:, None]) - log_sum[:, None]
-        p = tl.exp(log_p)
-        q = class_pull(log_p, c, low)
-        r = tl.sum(q, 1)
-        own = tl.zeros((R,), tl.float32)
-        wt = weighted_target_tile(
-            rows, cols, valid, mask, first, second, share, weight, t_stride, eps, K, MODE, HAS_WEIGHT, SMOOTH
-        )
-        if MODE != 0:
-            own = tl.load(stats + 3 * n + rows, mask=row_ok, other=0.0)
-            if PER_ROW:
-                of_row = tl.load(upstream + rows, mask=row_ok, other=0.0).to(tl.float32)
-                own = own * of_row
-                wt = wt * of_row[:, None]
-        g = (p * (own - r)[:, None] + q - wt) * scale
-        g = tl.where(valid[:, None], g, 0.0)
-        out_at = rows.to(tl.int64) * K
-        tl.store(grad + out_at[:, None] + cols[None, :], g, mask=row_ok[:, None] & col_ok[None, :])
+        scale = tl.load(upstream).to(tl.float32) * tl.load(scalars + INVERSE_DENOMINATOR)
+    for tile in range(tl.program_id(0), tl.cdiv(n, R), tl.num_programs(0)):
+        if extreme > 0.0:
+            _write_tile(
+                z, first, second, share, weight, classes, stats, upstream, grad, c, cols, col_ok, tile, scale, n,
+                stride, t_stride, eps, K, KP, ALIGN, R, MODE, HAS_WEIGHT, SMOOTH, PER_ROW, True,
+            )  # fmt: skip
+        else:
+            _write_tile(
+                z, first, second, share, weight, classes, stats, upstream, grad, c, cols, col_ok, tile, scale, n,
+                stride, t_stride, eps, K, KP, ALIGN, R, MODE, HAS_WEIGHT, SMOOTH, PER_ROW, False,
+            )  # fmt: skip

@@ -66,3 +66,9 @@ def columns(block, base, stride, K: tl.constexpr, PHASES: tl.constexpr, C: tl.co
         inside = at < K
         wide = inside
     return at, shift, cols, inside, wide
+
+
+@triton.jit
+def is_edge(block, K: tl.constexpr, C: tl.constexpr):
+    """Whether a block of columns may hold ends of rows: then some of its lanes are the neighbours' logits."""
+    return (block == 0) | (block >= K // C)

@@ -1,12 +1,20 @@
-"""Backward over rows too long for registers: each row's pull, then its gradient while it is in the cache."""
+"""Backward over rows too long for the L1 cache: each row's pull, then its gradient while it is in the L2 cache."""
 # mypy: disable-error-code="misc,no-untyped-def,no-untyped-call,untyped-decorator"
-# ruff: noqa: SIM108 - a compile-time choice in Triton is an if statement
+# ruff: noqa: SIM102 - a compile-time condition in Triton is an if statement of its own
 
 import triton
 import triton.language as tl
 
-from gence.losses.kernels.stream import columns, load_tile, row_start, wait_for
-from gence.losses.kernels.tiles import EXTREME, INVERSE_DENOMINATOR, class_pull, weighted_target_tile
+from gence.losses.kernels.exponent import softmax_tile
+from gence.losses.kernels.stream import columns, is_edge, load_tile, row_start, wait_for
+from gence.losses.kernels.tiles import (
+    EXTREME,
+    INVERSE_DENOMINATOR,
+    class_pull,
+    dense_target_tile,
+    smoothed_tile,
+    write_label_gradients,
+)
 
 
 @triton.jit
@@ -15,9 +23,11 @@ def _pull_sums(
     classes,
     stats,
     pulls,
+    counters,
     chunk,
     group,
     piece,
+    chunks,
     n,
     stride,
     K: tl.constexpr,
@@ -32,8 +42,11 @@ def _pull_sums(
     KEEP: tl.constexpr,
     LOG_SPACE: tl.constexpr,
 ):
-    """First look backward: a piece of r_j = sum_k c_k p_jk for R rows."""
+    """First look: a piece of r_j = sum_k c_k p_jk for R rows; whoever does the last piece adds them up, in order."""
     PIECE: tl.constexpr = (BLOCKS + PIECES - 1) // PIECES
+    # Vectors of four logits match those of the coefficients, which then need no way through shared memory. Triton makes
+    # them so only if the tile has another shape than the second look's.
+    VECTOR: tl.constexpr = ALIGN if PHASES > 1 or ALIGN < 4 else 4
     base = chunk * CHUNK + group % PHASES
     rows = base + PHASES * ((group // PHASES) * R + tl.arange(0, R))
     row_ok = rows < n
@@ -44,16 +57,42 @@ def _pull_sums(
     for block in range(piece * PIECE, tl.minimum(piece * PIECE + PIECE, BLOCKS)):
         at, shift, cols, inside, wide = columns(block, base, stride, K, PHASES, C)
         c = tl.load(classes + cols, mask=inside, other=0.0)
-        low = tl.zeros((C,), tl.float32)
-        if LOG_SPACE:
-            low = tl.load(classes + KP + cols, mask=inside, other=0.0)
-        offsets = row_start(rows, stride, shift, ALIGN, PHASES)
+        offsets = row_start(rows, stride, shift, VECTOR, PHASES)
         x = load_tile(z, offsets, at, live[:, None] & wide[None, :], KEEP, False)
         if PHASES > 1:
-            x = tl.where(inside[None, :], x, float("-inf"))
-        log_p = (x - peak[:, None]) - log_sum[:, None]
-        acc += class_pull(log_p, c, low)
+            if is_edge(block, K, C):
+                x = tl.where(inside[None, :], x, float("-inf"))
+        if LOG_SPACE:
+            low = tl.load(classes + KP + cols, mask=inside, other=0.0)
+            acc += class_pull((x - peak[:, None]) - log_sum[:, None], c, low)
+        else:
+            acc += softmax_tile(x, peak, log_sum) * c[None, :]
     tl.store(pulls + rows.to(tl.int64) * PIECES + piece, tl.sum(acc, 1), mask=row_ok)
+    tl.debug_barrier()  # the sums come before the tick
+    done = tl.atomic_add(counters + 1 + chunks + chunk * (CHUNK // R) + group, 1, sem="acq_rel")
+    if done == PIECES - 1:
+        parts = rows.to(tl.int64)[:, None] * PIECES + tl.arange(0, PIECES)[None, :]
+        whole = tl.sum(tl.load(pulls + parts, mask=row_ok[:, None], other=0.0, cache_modifier=".cg"), 1)
+        tl.store(pulls + n.to(tl.int64) * PIECES + rows, whole, mask=row_ok)
+        tl.debug_barrier()
+        tl.atomic_add(counters + 1 + chunk, 1, sem="release")
+
+
+@triton.jit
+def _row_pulls(
+    stats, upstream, pulls, rows, row_ok, n, MODE: tl.constexpr, PIECES: tl.constexpr, PER_ROW: tl.constexpr
+):
+    """(tau_j - r_j, upstream gradient of the row, 1 where there is one for all)."""
+    # Written by other programs during this launch: read past the L1 cache.
+    pull = -tl.load(pulls + n.to(tl.int64) * PIECES + rows, mask=row_ok, other=0.0, cache_modifier=".cg")
+    of_row = tl.full(rows.shape, 1.0, tl.float32)
+    if MODE != 0:
+        own = tl.load(stats + 3 * n + rows, mask=row_ok, other=0.0)
+        if PER_ROW:
+            of_row = tl.load(upstream + rows, mask=row_ok, other=0.0).to(tl.float32)
+            own = own * of_row
+        pull += own
+    return pull, of_row
 
 
 @triton.jit
@@ -81,7 +120,6 @@ def _write_gradient(
     ALIGN: tl.constexpr,
     PHASES: tl.constexpr,
     CHUNK: tl.constexpr,
-    BLOCKS: tl.constexpr,
     PIECES: tl.constexpr,
     R: tl.constexpr,
     C: tl.constexpr,
@@ -92,7 +130,7 @@ def _write_gradient(
     KEEP: tl.constexpr,
     LOG_SPACE: tl.constexpr,
 ):
-    """Second look backward: the gradient of a chunk's rows of one phase, for one block of columns."""
+    """Second look: the gradient of a chunk's rows of one phase, for one block of columns."""
     base = chunk * CHUNK + phase
     at, shift, cols, inside, wide = columns(block, base, stride, K, PHASES, C)
     c = tl.load(classes + cols, mask=inside, other=0.0)
@@ -104,52 +142,48 @@ def _write_gradient(
         peak = tl.load(stats + rows, mask=row_ok, other=0.0)
         log_sum = tl.load(stats + n + rows, mask=row_ok, other=float("inf"))
         live = row_ok & (log_sum != float("inf"))
-        parts = rows.to(tl.int64)[:, None] * PIECES + tl.arange(0, PIECES)[None, :]
-        r = tl.sum(tl.load(pulls + parts, mask=row_ok[:, None], other=0.0, cache_modifier=".cg"), 1)
+        pull, of_row = _row_pulls(stats, upstream, pulls, rows, row_ok, n, MODE, PIECES, PER_ROW)
         offsets = row_start(rows, stride, shift, ALIGN, PHASES)
+        # A row that takes no part is not loaded: its p is 0.
         x = load_tile(z, offsets, at, live[:, None] & wide[None, :], KEEP, True)
-        log_p = (x - peak[:, None]) - log_sum[:, None]
-        p = tl.exp(log_p)
         if LOG_SPACE:
-            q = class_pull(log_p, c, low)
+            log_p = (x - peak[:, None]) - log_sum[:, None]
+            g = tl.exp(log_p) * pull[:, None] + class_pull(log_p, c, low)
+            g = g * scale
         else:
-            q = p * c[None, :]
-        wt = weighted_target_tile(
-            rows,
-            cols,
-            live,
-            live[:, None] & inside[None, :],
-            first,
-            second,
-            share,
-            weight,
-            t_stride,
-            eps,
-            K,
-            MODE,
-            HAS_WEIGHT,
-            SMOOTH,
-        )
-        own = tl.zeros((R,), tl.float32)
-        if MODE != 0:
-            own = tl.load(stats + 3 * n + rows, mask=row_ok, other=0.0)
-            if PER_ROW:
-                of_row = tl.load(upstream + rows, mask=row_ok, other=0.0).to(tl.float32)
-                own = own * of_row
-                wt = wt * of_row[:, None]
-        g = (p * (own - r)[:, None] + q - wt) * scale
-        g = tl.where(live[:, None], g, 0.0).to(grad.dtype.element_ty)
+            g = softmax_tile(x, peak, log_sum) * ((pull * scale)[:, None] + (c * scale)[None, :])
+        if MODE == 3 or (MODE != 0 and SMOOTH):
+            mask = live[:, None] & inside[None, :]
+            if MODE == 3:
+                wt = dense_target_tile(rows, cols, mask, first, weight, t_stride, eps, K, HAS_WEIGHT, SMOOTH)
+            else:
+                wt = smoothed_tile(cols, mask, weight, eps, K, HAS_WEIGHT)
+            g -= wt * (of_row * scale)[:, None]
+        g = g.to(grad.dtype.element_ty)
         if PHASES > 1:
             # The gradient is laid out as the logits are. Whole vectors first, then the ragged ends of the rows.
             where = grad + offsets[:, None] + at[None, :]
             start = (at // PHASES) * PHASES - shift
             full = (start >= 0) & (start + PHASES <= K)
-            tl.store(where, g, mask=row_ok[:, None] & full[None, :])
-            if (block == 0) | (block >= BLOCKS - 2):
+            tl.store(where, g, mask=row_ok[:, None] & full[None, :], eviction_policy="evict_first")
+            if is_edge(block, K, C):
                 tl.store(where, g, mask=row_ok[:, None] & (inside & (full == 0))[None, :])
         else:
             out_at = rows.to(tl.int64) * K
-            tl.store(grad + out_at[:, None] + at[None, :], g, mask=row_ok[:, None] & inside[None, :])
+            where = grad + out_at[:, None] + at[None, :]
+            tl.store(where, g, mask=row_ok[:, None] & inside[None, :], eviction_policy="evict_first")
+    if MODE == 1 or MODE == 2:
+        tl.debug_barrier()  # a label's logit was written above, by some other thread
+        ROWS: tl.constexpr = CHUNK // PHASES
+        for i in range(0, ROWS, 32):
+            step = i + tl.arange(0, 32)
+            rows = base + PHASES * step
+            row_ok = (rows < n) & (step < ROWS)
+            pull, of_row = _row_pulls(stats, upstream, pulls, rows, row_ok, n, MODE, PIECES, PER_ROW)
+            write_label_gradients(
+                z, first, second, share, weight, classes, stats, upstream, grad, rows, row_ok, pull, scale,
+                block * C - shift, block * C - shift + C, n, stride, eps, K, KP, MODE, HAS_WEIGHT, SMOOTH, PER_ROW,
+            )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["n", "stride", "t_stride"])
@@ -177,6 +211,7 @@ def stream_backward(
     LAG: tl.constexpr,
     PIECES: tl.constexpr,
     SUM_ROWS: tl.constexpr,
+    SUM_COLUMNS: tl.constexpr,
     R: tl.constexpr,
     C: tl.constexpr,
     MODE: tl.constexpr,
@@ -192,6 +227,7 @@ def stream_backward(
     In one kernel the rare case would take its registers from the usual one.
     """
     BLOCKS: tl.constexpr = (K + PHASES - 1 + C - 1) // C
+    SUM_BLOCKS: tl.constexpr = (K + PHASES - 1 + SUM_COLUMNS - 1) // SUM_COLUMNS
     SUMS: tl.constexpr = (CHUNK // SUM_ROWS) * PIECES
     PER_STEP: tl.constexpr = SUMS + PHASES * BLOCKS
     extreme = tl.load(classes + 3 * KP + EXTREME)
@@ -217,9 +253,11 @@ def stream_backward(
                     classes,
                     stats,
                     pulls,
+                    counters,
                     step,
                     item // PIECES,
                     item % PIECES,
+                    chunks,
                     n,
                     stride,
                     K,
@@ -227,17 +265,15 @@ def stream_backward(
                     ALIGN,
                     PHASES,
                     CHUNK,
-                    BLOCKS,
+                    SUM_BLOCKS,
                     PIECES,
                     SUM_ROWS,
-                    C,
+                    SUM_COLUMNS,
                     KEEP,
                     LOG_SPACE,
                 )
-                tl.debug_barrier()  # the sums come before the tick
-                tl.atomic_add(counters + 1 + step, 1, sem="release")
         elif step >= LAG:
-            wait_for(counters + 1 + step - LAG, SUMS)
+            wait_for(counters + 1 + step - LAG, CHUNK // SUM_ROWS)
             _write_gradient(
                 z,
                 first,
@@ -262,7 +298,6 @@ def stream_backward(
                 ALIGN,
                 PHASES,
                 CHUNK,
-                BLOCKS,
                 PIECES,
                 R,
                 C,

@@ -9,6 +9,8 @@ A row that is ignored is marked by an infinite log-sum-exp, which nothing else c
 import triton
 import triton.language as tl
 
+from gence.losses.kernels.exponent import exp
+
 NO_TARGET, INDEX, TWO_HOT, PROBS = 0, 1, 2, 3
 SUM, MEAN = 1, 2
 WITHOUT_ANCHOR, FLOAT_ANCHOR, TENSOR_ANCHOR = 0, 1, 2
@@ -30,6 +32,13 @@ def class_weight(weight, label, inside, HAS_WEIGHT: tl.constexpr):
 
 
 @triton.jit
+def label_of(labels, rows, row_ok, K: tl.constexpr):
+    """Class indices of the rows as 32-bit numbers, -1 where masked or outside of [0, K)."""
+    y = tl.load(labels + rows, mask=row_ok, other=-1)
+    return tl.where((y >= 0) & (y < K), y, -1).to(tl.int32)
+
+
+@triton.jit
 def weighted_target_tile(
     rows,
     cols,
@@ -47,25 +56,58 @@ def weighted_target_tile(
     SMOOTH: tl.constexpr,
 ):
     """w_k t_jk of a tile (R, C), smoothing included, 0 outside the mask; without a target, zeros."""
-    if MODE == 1:
-        y = tl.load(first + rows, mask=row_ok, other=-1)
-        t = tl.where(cols[None, :] == y[:, None], 1.0, 0.0)
-    elif MODE == 2:
-        y1 = tl.load(first + rows, mask=row_ok, other=-1)
-        y2 = tl.load(second + rows, mask=row_ok, other=-1)
-        s = tl.load(share + rows, mask=row_ok, other=0.0).to(tl.float32)[:, None]
-        t = tl.where(cols[None, :] == y1[:, None], s, 0.0) + tl.where(cols[None, :] == y2[:, None], 1.0 - s, 0.0)
+    if MODE == 1 or MODE == 2:
+        # The label's weight is looked up once for a row, not once for an element.
+        y1 = label_of(first, rows, row_ok, K)
+        w1 = class_weight(weight, y1, y1 >= 0, HAS_WEIGHT)
+        if MODE == 2:
+            y2 = label_of(second, rows, row_ok, K)
+            s = tl.load(share + rows, mask=row_ok, other=0.0).to(tl.float32)
+            w1 = w1 * s
+            w2 = class_weight(weight, y2, y2 >= 0, HAS_WEIGHT) * (1.0 - s)
+        if SMOOTH:
+            w1 = (1.0 - eps) * w1
+        wt = tl.where(cols[None, :] == y1[:, None], w1[:, None], 0.0)
+        if MODE == 2:
+            if SMOOTH:
+                w2 = (1.0 - eps) * w2
+            wt += tl.where(cols[None, :] == y2[:, None], w2[:, None], 0.0)
+        if SMOOTH:
+            wt += smoothed_tile(cols, mask, weight, eps, K, HAS_WEIGHT)
     elif MODE == 3:
-        t = tl.load(first + rows.to(tl.int64)[:, None] * t_stride + cols[None, :], mask=mask, other=0.0)
-        t = t.to(tl.float32)
+        wt = dense_target_tile(rows, cols, mask, first, weight, t_stride, eps, K, HAS_WEIGHT, SMOOTH)
     else:
-        t = tl.zeros(mask.shape, tl.float32)
-    if MODE != 0 and SMOOTH:
-        t = (1.0 - eps) * t + eps / K
-    if MODE != 0 and HAS_WEIGHT:
-        w = tl.load(weight + cols, mask=(cols >= 0) & (cols < K), other=0.0).to(tl.float32)
-        t = t * w[None, :]
-    return tl.where(mask, t, 0.0)
+        wt = tl.zeros(mask.shape, tl.float32)
+    return wt
+
+
+@triton.jit
+def smoothed_tile(cols, mask, weight, eps, K: tl.constexpr, HAS_WEIGHT: tl.constexpr):
+    """What label smoothing gives every class: w_k eps / K, 0 outside the mask."""
+    w = class_weight(weight, cols, (cols >= 0) & (cols < K), HAS_WEIGHT)
+    return tl.where(mask, (w * (eps / K))[None, :], 0.0)
+
+
+@triton.jit
+def dense_target_tile(
+    rows,
+    cols,
+    mask,
+    probs,
+    weight,
+    t_stride,
+    eps,
+    K: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr,
+    SMOOTH: tl.constexpr,
+):
+    """w_k t_jk of a tile of class probabilities, smoothing included, 0 outside the mask."""
+    t = tl.load(probs + rows.to(tl.int64)[:, None] * t_stride + cols[None, :], mask=mask, other=0.0).to(tl.float32)
+    if SMOOTH:
+        t = tl.where(mask, (1.0 - eps) * t + eps / K, 0.0)
+    if HAS_WEIGHT:
+        t = t * class_weight(weight, cols, (cols >= 0) & (cols < K), HAS_WEIGHT)[None, :]
+    return t
 
 
 @triton.jit
@@ -130,4 +172,64 @@ def store_row_stats(stats, rows, row_ok, valid, n, peak, log_sum, cost, tau):
 @triton.jit
 def class_pull(log_p, c, low):
     """A_k exp(log p_jk - log S_k) of a tile: c_k p_jk, relative to the column where its sum would underflow."""
-    return tl.exp(log_p - low[None, :]) * c[None, :]
+    return exp(log_p - low[None, :]) * c[None, :]
+
+
+@triton.jit
+def write_label_gradients(
+    z,
+    first,
+    second,
+    share,
+    weight,
+    classes,
+    stats,
+    upstream,
+    grad,
+    rows,
+    row_ok,
+    pulls,
+    scale,
+    lo,
+    hi,
+    n,
+    stride,
+    eps,
+    K: tl.constexpr,
+    KP: tl.constexpr,
+    MODE: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr,
+    SMOOTH: tl.constexpr,
+    PER_ROW: tl.constexpr,
+):
+    """Write the gradient anew where a label stands, in columns lo to hi: one logit of a row, or two.
+
+    Looking for the label at every logit would cost the kernels of long rows a fifth of their instructions.
+    ``pulls`` is each row's tau_j - r_j.
+    """
+    peak = tl.load(stats + rows, mask=row_ok, other=0.0)
+    log_sum = tl.load(stats + n + rows, mask=row_ok, other=float("inf"))
+    live = row_ok & (log_sum != float("inf"))
+    y1 = label_of(first, rows, live, K)
+    t1 = class_weight(weight, y1, y1 >= 0, HAS_WEIGHT)
+    y2 = y1
+    t2 = t1
+    if MODE == 2:
+        y2 = label_of(second, rows, live, K)
+        s = tl.load(share + rows, mask=live, other=0.0).to(tl.float32)
+        t2 = class_weight(weight, y2, y2 >= 0, HAS_WEIGHT) * tl.where(y1 == y2, 1.0, 1.0 - s)
+        t1 = t1 * tl.where(y1 == y2, 1.0, s)
+    for which in tl.static_range(MODE):
+        y = y1 if which == 0 else y2
+        wt = t1 if which == 0 else t2
+        here = (y >= 0) & (y >= lo) & (y < hi)  # lo may lie before the row
+        if SMOOTH:
+            wt = (1.0 - eps) * wt + (eps / K) * class_weight(weight, y, y >= 0, HAS_WEIGHT)
+        if PER_ROW:
+            wt = wt * tl.load(upstream + rows, mask=live, other=0.0).to(tl.float32)
+        x = tl.load(z + rows.to(tl.int64) * stride + y, mask=here, other=0.0).to(tl.float32)
+        c = tl.load(classes + y, mask=here, other=0.0)
+        low = tl.load(classes + KP + y, mask=here, other=0.0)
+        log_p = (x - peak) - log_sum
+        g = (exp(log_p) * pulls + exp(log_p - low) * c - wt) * scale
+        tl.store(grad + rows.to(tl.int64) * K + y, g.to(grad.dtype.element_ty), mask=here)

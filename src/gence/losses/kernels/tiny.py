@@ -8,6 +8,7 @@ Everything is a dense tile in registers, so each target kind, weight, smoothing 
 import triton
 import triton.language as tl
 
+from gence.losses.kernels.exponent import exp
 from gence.losses.kernels.tiles import weighted_target_tile
 
 
@@ -57,11 +58,11 @@ def tiny_kernel(
     x = tl.load(z + rows[:, None] * stride + cols[None, :], mask=mask, other=float("-inf")).to(tl.float32)
 
     peak = tl.where(valid, tl.max(x, 1), 0.0)
-    log_sum = tl.where(valid, tl.log(tl.sum(tl.exp(x - peak[:, None]), 1)), 0.0)
+    log_sum = tl.where(valid, tl.log(tl.sum(exp(x - peak[:, None]), 1)), 0.0)
     log_p = x - peak[:, None] - log_sum[:, None]  # -inf outside of the mask
     top = tl.max(log_p, 0)
     top = tl.where(top > float("-inf"), top, 0.0)
-    log_s = top + tl.log(tl.sum(tl.exp(log_p - top[None, :]), 0))
+    log_s = top + tl.log(tl.sum(exp(log_p - top[None, :]), 0))
 
     wt = weighted_target_tile(
         rows, cols, valid, mask, first, second, share, weight, t_stride, eps, K, MODE, HAS_WEIGHT, SMOOTH
@@ -102,8 +103,8 @@ def tiny_kernel(
     tl.store(loss, total)
 
     if WITH_GRAD:
-        q = tl.where((pull != 0.0)[None, :], pull[None, :] * tl.exp(log_p - log_s[None, :]), 0.0)
+        q = tl.where((pull != 0.0)[None, :], pull[None, :] * exp(log_p - log_s[None, :]), 0.0)
         r = tl.sum(q, 1)
-        g = (tl.exp(log_p) * (tau - r)[:, None] + q - wt) * inverse
+        g = (exp(log_p) * (tau - r)[:, None] + q - wt) * inverse
         g = tl.where(valid[:, None], g, 0.0)
         tl.store(grad + rows[:, None] * K + cols[None, :], g, mask=row_ok[:, None] & (cols < K)[None, :])

@@ -16,10 +16,14 @@ class Tuning:
         tiny_elements: largest padded problem for the one-program kernel.
         tiny_lane: logits for each thread of that kernel.
         rows_columns: largest padded K for which a row is kept in registers.
-        rows_elements: logits in a tile of rows.
+        rows_elements: logits in a tile of rows; backward, longer rows go through the caches.
         rows_warps: warps for such a tile of at most 4096 logits; wider rows take more.
         rows_per_sm: programs for each multiprocessor (rows).
+        long_columns: largest K for which one program takes a whole row backward.
+        long_part: logits of such a row that are taken at a time.
+        long_warps: warps of that program.
         stream_warps: warps of a program (stream).
+        stream_registers: registers of a thread (stream): fewer let more programs run at a time.
         stream_per_sm: programs for each multiprocessor (stream, forward).
         backward_per_sm: programs for each multiprocessor (stream, backward).
         chunk_bytes: logits between a first and a second look, per step of the lag.
@@ -30,10 +34,10 @@ class Tuning:
         ragged_backward_lag: the same for the backward pass.
         unroll: vectors of a row that a thread reads at a time in the row pass.
         tile_rows: rows of a tile in the column pass.
-        sum_rows: rows of a tile in the backward pass's first look.
+        sum_rows: rows of a tile in the backward pass's first look, which is half as wide as the other tiles.
         backward_rows: rows of a tile in its second look.
         tile_columns: columns of a tile; 0 means one 16-byte vector for each thread.
-        pieces: parts in which a row's pull is summed.
+        piece_bytes: logits in an item of a first look; what all programs hold at a time must fit into the L2 cache.
         keep: whether loads tell the L2 cache which logits are read again.
         shift_rows: whether rows of ragged alignment are taken in phases so that loads are whole vectors.
         finalise_columns: classes in a block of the last step.
@@ -45,9 +49,13 @@ class Tuning:
     rows_elements: int = 4096
     rows_warps: int = 4
     rows_per_sm: int = 4
+    long_columns: int = 65536
+    long_part: int = 4096
+    long_warps: int = 8
     stream_warps: int = 8
+    stream_registers: int = 80
     stream_per_sm: int = 3
-    backward_per_sm: int = 2
+    backward_per_sm: int = 3
     chunk_bytes: int = 8 << 20
     lag: int = 1000
     backward_lag: int = 3
@@ -55,10 +63,10 @@ class Tuning:
     ragged_backward_lag: int = 1
     unroll: int = 4
     tile_rows: int = 4
-    sum_rows: int = 4
-    backward_rows: int = 2
+    sum_rows: int = 8
+    backward_rows: int = 4
     tile_columns: int = 0
-    pieces: int = 8
+    piece_bytes: int = 64 << 10
     keep: bool = True
     shift_rows: bool = True
     finalise_columns: int = 256

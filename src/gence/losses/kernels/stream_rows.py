@@ -1,0 +1,260 @@
+"""The streamed forward pass's first look: statistics of rows, made from pieces of them."""
+# mypy: disable-error-code="misc,no-untyped-def,no-untyped-call,untyped-decorator"
+# ruff: noqa: SIM102, SIM108 - a compile-time choice in Triton is an if statement
+
+import triton
+import triton.language as tl
+
+from gence.losses.kernels.exponent import exp
+from gence.losses.kernels.stream import row_start
+from gence.losses.kernels.tiles import count_labels, label_terms, store_row_stats
+
+
+@triton.jit
+def _row_piece(
+    z,
+    row,
+    piece,
+    first,
+    weight,
+    stride,
+    t_stride,
+    eps,
+    K: tl.constexpr,
+    ALIGN: tl.constexpr,
+    PHASES: tl.constexpr,
+    PIECES: tl.constexpr,
+    U: tl.constexpr,
+    W: tl.constexpr,
+    MODE: tl.constexpr,
+    IGNORE: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr,
+    SMOOTH: tl.constexpr,
+    KEEP: tl.constexpr,
+):
+    """(maximum, sum of exponentials beyond it, weighted target sums) of a piece of a row.
+
+    Maxima are kept per lane, so no step waits for another thread. The target sums are those of dense targets:
+    sum_k w_k t_k (z_k - reference) and sum_k w_k t_k, the reference being the row's first logit.
+    """
+    PIECE: tl.constexpr = ((K + PHASES - 1 + PIECES * U * W - 1) // (PIECES * U * W)) * U * W
+    offset = row.to(tl.int64) * stride
+    shift = 0
+    if PHASES > 1:
+        shift = (offset % PHASES).to(tl.int32)
+    stop = tl.minimum(piece * PIECE + PIECE, K + PHASES - 1)
+    if MODE == 1:
+        stop = tl.where(tl.load(first + row) == IGNORE, 0, stop)  # an ignored row is not even read
+    lane = tl.arange(0, U)[:, None] * W + tl.arange(0, W)[None, :]
+    top = tl.full((W,), -3.0e38, tl.float32)
+    total = tl.zeros((W,), tl.float32)
+    dot = tl.zeros((W,), tl.float32)
+    mass = tl.zeros((W,), tl.float32)
+    reference = 0.0
+    if MODE != 0 and (SMOOTH or MODE == 3):
+        reference = _reference(z, offset)
+    aligned = row_start(row, stride, shift, ALIGN, PHASES)
+    for start in range(piece * PIECE, stop, U * W):
+        at = start + lane
+        if PHASES > 1:
+            # The mask is constant within a vector; the neighbours' logits that come along are dropped below.
+            mask = (at // PHASES) * PHASES < K + shift
+        else:
+            mask = at < K
+        if KEEP:
+            x = tl.load(z + aligned + at, mask=mask, other=float("-inf"), eviction_policy="evict_last")
+        else:
+            x = tl.load(z + aligned + at, mask=mask, other=float("-inf"))
+        x = x.to(tl.float32)
+        cols = at - shift
+        inside = (cols >= 0) & (cols < K)
+        if PHASES > 1:
+            if (start == 0) | (start + U * W > K):
+                x = tl.where(inside, x, float("-inf"))
+        higher = tl.maximum(top, tl.max(x, 0))
+        total = total * exp(top - higher) + tl.sum(exp(x - higher[None, :]), 0)
+        top = higher
+        if MODE != 0 and (SMOOTH or MODE == 3):
+            t = tl.where(inside, 1.0, 0.0)
+            if MODE == 3:
+                t = tl.load(first + row.to(tl.int64) * t_stride + cols, mask=inside, other=0.0).to(tl.float32)
+                if SMOOTH:
+                    t = tl.where(inside, (1.0 - eps) * t + eps / K, 0.0)
+            if HAS_WEIGHT:
+                t = t * tl.load(weight + cols, mask=inside, other=0.0).to(tl.float32)
+            dot += tl.sum(tl.where(inside, t * (x - reference), 0.0), 0)
+            mass += tl.sum(t, 0)
+    peak = tl.max(top, 0)
+    return peak, tl.sum(total * exp(top - peak), 0), tl.sum(dot, 0), tl.sum(mass, 0)
+
+
+@triton.jit
+def _reference(z, offset):
+    """A row's first logit, or 0 where that is extreme."""
+    reference = tl.load(z + offset).to(tl.float32)
+    return tl.where(tl.abs(reference) < 1.0e30, reference, 0.0)
+
+
+@triton.jit
+def _row_statistics(
+    z,
+    row,
+    first,
+    second,
+    share,
+    weight,
+    sums,
+    stats,
+    peak,
+    total,
+    dot,
+    mass,
+    n,
+    stride,
+    eps,
+    K: tl.constexpr,
+    KP: tl.constexpr,
+    MODE: tl.constexpr,
+    IGNORE: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr,
+    SMOOTH: tl.constexpr,
+    COUNT: tl.constexpr,
+):
+    """Keep a row's maximum, log-sum-exp, cost and tau, and count its label."""
+    taken = n
+    if MODE == 1:
+        taken = tl.where(tl.load(first + row) == IGNORE, 0, n)
+    log_sum = tl.log(total)
+    rows = row + tl.arange(0, 1)
+    valid = rows < taken
+    peaks = tl.where(valid, peak, 0.0)
+    log_sums = tl.where(valid, log_sum, 0.0)
+    cost = tl.zeros((1,), tl.float32)
+    tau = tl.zeros((1,), tl.float32)
+    if MODE == 3:
+        reference = _reference(z, row.to(tl.int64) * stride)
+        tau += mass
+        cost += mass * (log_sum + (peak - reference)) - dot
+    elif MODE != 0:
+        cost, tau = label_terms(
+            z,
+            rows,
+            rows.to(tl.int64) * stride,
+            valid,
+            peaks,
+            log_sums,
+            first,
+            second,
+            share,
+            weight,
+            K,
+            MODE,
+            HAS_WEIGHT,
+        )
+        if SMOOTH:
+            reference = _reference(z, row.to(tl.int64) * stride)
+            spread = mass * (log_sum + (peak - reference)) - dot
+            cost = (1.0 - eps) * cost + (eps / K) * spread
+            tau = (1.0 - eps) * tau + (eps / K) * mass
+    store_row_stats(stats, rows, rows < n, valid, n, peaks, log_sums, cost, tau)
+    if COUNT:
+        count_labels(sums + KP, rows, valid, first, second, share, K, MODE)
+
+
+@triton.jit
+def row_pass(
+    z,
+    row,
+    piece,
+    first,
+    second,
+    share,
+    weight,
+    sums,
+    stats,
+    pieces,
+    row_counter,
+    chunk_counter,
+    n,
+    stride,
+    t_stride,
+    eps,
+    K: tl.constexpr,
+    KP: tl.constexpr,
+    ALIGN: tl.constexpr,
+    PHASES: tl.constexpr,
+    PIECES: tl.constexpr,
+    U: tl.constexpr,
+    W: tl.constexpr,
+    MODE: tl.constexpr,
+    IGNORE: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr,
+    SMOOTH: tl.constexpr,
+    COUNT: tl.constexpr,
+    KEEP: tl.constexpr,
+):
+    """First look forward: a piece of a row; whoever does the last one makes the row's statistics."""
+    peak, total, dot, mass = _row_piece(
+        z,
+        row,
+        piece,
+        first,
+        weight,
+        stride,
+        t_stride,
+        eps,
+        K,
+        ALIGN,
+        PHASES,
+        PIECES,
+        U,
+        W,
+        MODE,
+        IGNORE,
+        HAS_WEIGHT,
+        SMOOTH,
+        KEEP,
+    )
+    done = PIECES - 1
+    if PIECES > 1:
+        at = pieces + (row.to(tl.int64) * PIECES + piece) * 4
+        tl.store(at, peak)
+        tl.store(at + 1, total)
+        tl.store(at + 2, dot)
+        tl.store(at + 3, mass)
+        tl.debug_barrier()  # the piece comes before the tick
+        done = tl.atomic_add(row_counter, 1, sem="acq_rel")
+    if done == PIECES - 1:
+        if PIECES > 1:
+            of = pieces + (row.to(tl.int64) * PIECES + tl.arange(0, PIECES)) * 4
+            peaks = tl.load(of, cache_modifier=".cg")
+            peak = tl.max(peaks, 0)
+            total = tl.sum(tl.load(of + 1, cache_modifier=".cg") * exp(peaks - peak), 0)
+            dot = tl.sum(tl.load(of + 2, cache_modifier=".cg"), 0)
+            mass = tl.sum(tl.load(of + 3, cache_modifier=".cg"), 0)
+        _row_statistics(
+            z,
+            row,
+            first,
+            second,
+            share,
+            weight,
+            sums,
+            stats,
+            peak,
+            total,
+            dot,
+            mass,
+            n,
+            stride,
+            eps,
+            K,
+            KP,
+            MODE,
+            IGNORE,
+            HAS_WEIGHT,
+            SMOOTH,
+            COUNT,
+        )
+        tl.debug_barrier()  # the row's statistics come before the tick
+        tl.atomic_add(chunk_counter, 1, sem="release")

@@ -1,0 +1,95 @@
+"""The kernels compiled for a Hopper GPU, which needs no GPU: what the interpreter takes, the compiler must take too."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from gence import TwoHot
+
+triton = pytest.importorskip("triton", minversion="3.6")
+
+from triton.backends.compiler import GPUTarget  # noqa: E402 - only where there is Triton
+from triton.compiler import ASTSource  # noqa: E402
+
+from gence.losses.kernels import implementation  # noqa: E402
+from gence.losses.kernels.launch import options  # noqa: E402
+from gence.losses.kernels.problem import problem_of  # noqa: E402
+
+HOPPER = GPUTarget("cuda", 90, 32)
+TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.int64: "i64", torch.int32: "i32"}
+
+
+def compiled(kernel: Any, warps: int, args: tuple[Any, ...], registers: int | None) -> Any:
+    signature: dict[str, str] = {}
+    constants: dict[tuple[int], Any] = {}
+    hints: dict[tuple[int], list[list[Any]]] = {}
+    for parameter, value in zip(kernel.params, args, strict=True):
+        at = (parameter.num,)
+        if parameter.is_constexpr:
+            signature[parameter.name] = "constexpr"
+            constants[at] = value
+        elif isinstance(value, torch.Tensor):
+            signature[parameter.name] = f"*{TYPES[value.dtype]}"
+            hints[at] = [["tt.divisibility", 16]]
+        else:
+            signature[parameter.name] = "fp32" if isinstance(value, float) else "i32"
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=hints)
+    return triton.compile(source, target=HOPPER, options=options(warps, registers))
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """Names of the kernels that a call would launch; each is compiled instead."""
+    names: list[str] = []
+
+    def compile_only(kernel, programs, warps, key, args, registers=None):
+        code = compiled(kernel, warps, args, registers)
+        assert "sm_90" in code.asm["ptx"]
+        names.append(kernel.__name__)
+
+    monkeypatch.setattr(implementation, "launch", compile_only)
+    return names
+
+
+def target_of(kind: str, n: int, K: int) -> Any:
+    labels = torch.zeros(n, dtype=torch.long)
+    if kind == "index":
+        return labels
+    if kind == "two_hot":
+        return TwoHot(labels, labels, torch.rand(n))
+    return torch.rand(n, K)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "kind", "settings", "kernels"),
+    [
+        ((100, 100), torch.float32, "two_hot", {}, ["tiny_kernel"]),
+        ((256, 1000), torch.bfloat16, "index", {}, ["rows_forward", "finalise", "rows_backward"]),
+        ((256, 1000), torch.float32, "probs", {"anchor": 0.1}, ["rows_forward", "finalise", "rows_backward"]),
+        ((8, 21841), torch.bfloat16, "index", {}, ["stream_forward", "finalise", "long_rows_backward"]),
+        (
+            (8, 70001),
+            torch.bfloat16,
+            "two_hot",
+            {"label_smoothing": 0.1},
+            ["stream_forward", "finalise", "stream_backward", "stream_backward"],
+        ),
+        (
+            (8, 128256),
+            torch.bfloat16,
+            "index",
+            {},
+            ["stream_forward", "finalise", "stream_backward", "stream_backward"],
+        ),
+    ],
+)
+def test_kernels_compile_for_a_gpu(shape, dtype, kind, settings, kernels, launched):
+    logits = torch.zeros(shape, dtype=dtype)
+    arguments = {"label_smoothing": 0.0, "anchor": 0.0, **settings}
+    problem = problem_of(
+        target_of(kind, *shape), None, -100, "mean", arguments["label_smoothing"], arguments["anchor"], None, logits
+    )
+    _, saved = implementation.forward(problem, logits, None, torch.float32, with_grad=True)
+    implementation.backward(problem, saved, torch.ones(()), logits, None, need_context=False)
+    assert launched == kernels
