@@ -5,9 +5,9 @@ Work is handed out in an order that makes the second look at a row hit the L2 ca
 Both passes look at each row twice: once for a row sum, and once for what needs that sum. Rows are taken in chunks of a
 few megabytes. Programs draw tickets from one counter; a ticket names an item, and items are listed as
 
-    row sums of chunk 0, ..., row sums of chunk s, second look at chunk s - LAG, row sums of chunk s + 1, ...
+    first look at chunks 0 to LAG - 1, first look at chunk LAG, second look at chunk 0, first look at chunk LAG + 1, ...
 
-A second-look item waits until all row-sum items of its chunk are done. They carry smaller tickets, so whoever holds
+A second-look item waits until all first-look items of its chunk are done. They carry smaller tickets, so whoever holds
 them is running and never waits for a larger one: no deadlock, however few programs are resident.
 
 ``PHASES``: rows of K logits with K no multiple of the 16-byte vector start at changing alignments. Every ``PHASES``-th
@@ -27,6 +27,28 @@ def row_start(rows, stride, shift, ALIGN: tl.constexpr, PHASES: tl.constexpr):
         return tl.multiple_of(rows.to(tl.int64) * stride - shift, ALIGN)
     else:  # subtracting nothing would lose the hint together with the operation
         return tl.multiple_of(rows.to(tl.int64) * stride, ALIGN)
+
+
+@triton.jit
+def item_of(ticket, chunks, LAG: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr):
+    """(whether it is a first look, chunk, number within the chunk) of a ticket below chunks * (FIRST + SECOND)."""
+    lag = tl.minimum(LAG, chunks)
+    behind = ticket - lag * FIRST
+    step = behind // (FIRST + SECOND)
+    item = behind % (FIRST + SECOND)
+    is_first = item < FIRST
+    chunk = tl.where(is_first, lag + step, step)
+    item = tl.where(is_first, item, item - FIRST)
+    if behind < 0:  # nothing can be looked at again yet
+        is_first = ticket >= 0
+        chunk = ticket // FIRST
+        item = ticket % FIRST
+    last = behind - (chunks - lag) * (FIRST + SECOND)
+    if last >= 0:  # nothing is left to be looked at first
+        is_first = ticket < 0
+        chunk = chunks - lag + last // SECOND
+        item = last % SECOND
+    return is_first, chunk, item
 
 
 @triton.jit

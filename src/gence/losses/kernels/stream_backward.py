@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from gence.losses.kernels.exponent import softmax_tile
-from gence.losses.kernels.stream import columns, is_edge, load_tile, row_start, wait_for
+from gence.losses.kernels.stream import columns, is_edge, item_of, load_tile, row_start, wait_for
 from gence.losses.kernels.tiles import (
     EXTREME,
     INVERSE_DENOMINATOR,
@@ -229,13 +229,12 @@ def stream_backward(
     BLOCKS: tl.constexpr = (K + PHASES - 1 + C - 1) // C
     SUM_BLOCKS: tl.constexpr = (K + PHASES - 1 + SUM_COLUMNS - 1) // SUM_COLUMNS
     SUMS: tl.constexpr = (CHUNK // SUM_ROWS) * PIECES
-    PER_STEP: tl.constexpr = SUMS + PHASES * BLOCKS
     extreme = tl.load(classes + 3 * KP + EXTREME)
     scale = 1.0
     if not PER_ROW:
         scale = tl.load(upstream).to(tl.float32) * tl.load(classes + 3 * KP + INVERSE_DENOMINATOR)
     chunks = tl.cdiv(n, CHUNK)
-    tickets = (chunks + LAG) * PER_STEP
+    tickets = chunks * (SUMS + PHASES * BLOCKS)
     mine = extreme <= 0.0
     if LOG_SPACE:
         mine = extreme > 0.0
@@ -244,68 +243,17 @@ def stream_backward(
         ticket = tl.atomic_add(counters, 1, sem="relaxed")
     while ticket < tickets:
         following = tl.atomic_add(counters, 1, sem="relaxed")
-        step = ticket // PER_STEP
-        item = ticket % PER_STEP
-        if item < SUMS:
-            if step < chunks:
-                _pull_sums(
-                    z,
-                    classes,
-                    stats,
-                    pulls,
-                    counters,
-                    step,
-                    item // PIECES,
-                    item % PIECES,
-                    chunks,
-                    n,
-                    stride,
-                    K,
-                    KP,
-                    ALIGN,
-                    PHASES,
-                    CHUNK,
-                    SUM_BLOCKS,
-                    PIECES,
-                    SUM_ROWS,
-                    SUM_COLUMNS,
-                    KEEP,
-                    LOG_SPACE,
-                )
-        elif step >= LAG:
-            wait_for(counters + 1 + step - LAG, CHUNK // SUM_ROWS)
+        is_first, chunk, item = item_of(ticket, chunks, LAG, SUMS, PHASES * BLOCKS)
+        if is_first:
+            _pull_sums(
+                z, classes, stats, pulls, counters, chunk, item // PIECES, item % PIECES, chunks, n, stride, K, KP,
+                ALIGN, PHASES, CHUNK, SUM_BLOCKS, PIECES, SUM_ROWS, SUM_COLUMNS, KEEP, LOG_SPACE,
+            )  # fmt: skip
+        else:
+            wait_for(counters + 1 + chunk, CHUNK // SUM_ROWS)
             _write_gradient(
-                z,
-                first,
-                second,
-                share,
-                weight,
-                classes,
-                stats,
-                upstream,
-                pulls,
-                grad,
-                scale,
-                step - LAG,
-                (item - SUMS) // BLOCKS,
-                (item - SUMS) % BLOCKS,
-                n,
-                stride,
-                t_stride,
-                eps,
-                K,
-                KP,
-                ALIGN,
-                PHASES,
-                CHUNK,
-                PIECES,
-                R,
-                C,
-                MODE,
-                HAS_WEIGHT,
-                SMOOTH,
-                PER_ROW,
-                KEEP,
-                LOG_SPACE,
-            )
+                z, first, second, share, weight, classes, stats, upstream, pulls, grad, scale, chunk, item // BLOCKS,
+                item % BLOCKS, n, stride, t_stride, eps, K, KP, ALIGN, PHASES, CHUNK, PIECES, R, C, MODE, HAS_WEIGHT,
+                SMOOTH, PER_ROW, KEEP, LOG_SPACE,
+            )  # fmt: skip
         ticket = following

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from gence.losses.kernels.exponent import softmax_tile
-from gence.losses.kernels.stream import columns, load_tile, row_start, wait_for
+from gence.losses.kernels.stream import columns, item_of, load_tile, row_start, wait_for
 from gence.losses.kernels.stream_rows import row_pass
 
 
@@ -87,68 +87,24 @@ def stream_forward(
     """Row statistics (first look) and column sums (second look)."""
     counters = (sums + counters_at).to(tl.pointer_type(tl.int32))
     BLOCKS: tl.constexpr = (K + PHASES - 1 + C - 1) // C
-    ROW_ITEMS: tl.constexpr = CHUNK * PIECES
-    PER_STEP: tl.constexpr = ROW_ITEMS + PHASES * BLOCKS
     chunks = tl.cdiv(n, CHUNK)
-    tickets = (chunks + LAG) * PER_STEP
+    tickets = chunks * (CHUNK * PIECES + PHASES * BLOCKS)
     ticket = tl.atomic_add(counters, 1, sem="relaxed")
     while ticket < tickets:
         following = tl.atomic_add(counters, 1, sem="relaxed")
-        step = ticket // PER_STEP
-        item = ticket % PER_STEP
-        if item < ROW_ITEMS:
-            row = step * CHUNK + item // PIECES
+        is_first, chunk, item = item_of(ticket, chunks, LAG, CHUNK * PIECES, PHASES * BLOCKS)
+        if is_first:
+            row = chunk * CHUNK + item // PIECES
             if row < n:
                 row_pass(
-                    z,
-                    row,
-                    item % PIECES,
-                    first,
-                    second,
-                    share,
-                    weight,
-                    sums,
-                    stats,
-                    pieces,
-                    counters + 1 + chunks + row,
-                    counters + 1 + step,
-                    n,
-                    stride,
-                    t_stride,
-                    eps,
-                    K,
-                    KP,
-                    ALIGN,
-                    PHASES,
-                    PIECES,
-                    U,
-                    W,
-                    MODE,
-                    IGNORE,
-                    HAS_WEIGHT,
-                    SMOOTH,
-                    COUNT,
-                    KEEP,
-                )
-        elif step >= LAG:
-            wait_for(counters + 1 + step - LAG, tl.minimum(CHUNK, n - (step - LAG) * CHUNK))
+                    z, row, item % PIECES, first, second, share, weight, sums, stats, pieces,
+                    counters + 1 + chunks + row, counters + 1 + chunk, n, stride, t_stride, eps, K, KP, ALIGN, PHASES,
+                    PIECES, U, W, MODE, IGNORE, HAS_WEIGHT, SMOOTH, COUNT, KEEP,
+                )  # fmt: skip
+        else:
+            wait_for(counters + 1 + chunk, tl.minimum(CHUNK, n - chunk * CHUNK))
             _column_sums(
-                z,
-                sums,
-                stats,
-                step - LAG,
-                (item - ROW_ITEMS) // BLOCKS,
-                (item - ROW_ITEMS) % BLOCKS,
-                n,
-                stride,
-                K,
-                KP,
-                ALIGN,
-                PHASES,
-                CHUNK,
-                R,
-                C,
-                PARTIAL,
-                KEEP,
-            )
+                z, sums, stats, chunk, item // BLOCKS, item % BLOCKS, n, stride, K, KP, ALIGN, PHASES, CHUNK, R, C,
+                PARTIAL, KEEP,
+            )  # fmt: skip
         ticket = following

@@ -137,20 +137,9 @@ def _row_statistics(
         cost += mass * (log_sum + (peak - reference)) - dot
     elif MODE != 0:
         cost, tau = label_terms(
-            z,
-            rows,
-            rows.to(tl.int64) * stride,
-            valid,
-            peaks,
-            log_sums,
-            first,
-            second,
-            share,
-            weight,
-            K,
-            MODE,
+            z, rows, rows.to(tl.int64) * stride, valid, peaks, log_sums, first, second, share, weight, K, MODE,
             HAS_WEIGHT,
-        )
+        )  # fmt: skip
         if SMOOTH:
             reference = _reference(z, row.to(tl.int64) * stride)
             spread = mass * (log_sum + (peak - reference)) - dot
@@ -195,26 +184,9 @@ def row_pass(
 ):
     """First look forward: a piece of a row; whoever does the last one makes the row's statistics."""
     peak, total, dot, mass = _row_piece(
-        z,
-        row,
-        piece,
-        first,
-        weight,
-        stride,
-        t_stride,
-        eps,
-        K,
-        ALIGN,
-        PHASES,
-        PIECES,
-        U,
-        W,
-        MODE,
-        IGNORE,
-        HAS_WEIGHT,
-        SMOOTH,
-        KEEP,
-    )
+        z, row, piece, first, weight, stride, t_stride, eps, K, ALIGN, PHASES, PIECES, U, W, MODE, IGNORE, HAS_WEIGHT,
+        SMOOTH, KEEP,
+    )  # fmt: skip
     done = PIECES - 1
     if PIECES > 1:
         at = pieces + (row.to(tl.int64) * PIECES + piece) * 4
@@ -233,28 +205,8 @@ def row_pass(
             dot = tl.sum(tl.load(of + 2, cache_modifier=".cg"), 0)
             mass = tl.sum(tl.load(of + 3, cache_modifier=".cg"), 0)
         _row_statistics(
-            z,
-            row,
-            first,
-            second,
-            share,
-            weight,
-            sums,
-            stats,
-            peak,
-            total,
-            dot,
-            mass,
-            n,
-            stride,
-            eps,
-            K,
-            KP,
-            MODE,
-            IGNORE,
-            HAS_WEIGHT,
-            SMOOTH,
-            COUNT,
-        )
+            z, row, first, second, share, weight, sums, stats, peak, total, dot, mass, n, stride, eps, K, KP, MODE,
+            IGNORE, HAS_WEIGHT, SMOOTH, COUNT,
+        )  # fmt: skip
         tl.debug_barrier()  # the row's statistics come before the tick
         tl.atomic_add(chunk_counter, 1, sem="release")
