@@ -7,7 +7,7 @@ import torch
 
 import gence
 from gence import TwoHot
-from gence.losses import fused_cpu
+from gence.losses import fused_blocks, fused_cpu, fused_small, fused_usual
 
 
 def make(kind, n, K, dtype):
@@ -53,7 +53,9 @@ def check(logits, target, upstream, context=None, **arguments):
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(fused_cpu, "BLOCK_BYTES", 400)
+    monkeypatch.setattr(fused_blocks, "BLOCK_BYTES", 400)
+    monkeypatch.setattr(fused_cpu, "SMALL", 0)
+    monkeypatch.setattr(fused_small, "SMALL", 0)
 
 
 CASES = list(
@@ -149,15 +151,17 @@ def test_logits_are_not_overwritten():
 
 def test_used_by_default_and_not_where_it_does_not_apply(monkeypatch):
     calls = []
-    original = fused_cpu.loss
-    monkeypatch.setattr(fused_cpu, "loss", lambda *args: calls.append(1) or original(*args))
+    for module, name in ((fused_cpu, "loss"), (fused_usual, "usual_loss")):
+        original = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *args, f=original, name=name: calls.append(name) or f(*args))
     logits, target = make("index", 9, 5, torch.float32)
     gence.gen_cross_entropy(logits, target)
-    assert len(calls) == 1
+    gence.gen_cross_entropy(logits, target, label_smoothing=0.1)
+    assert calls == ["usual_loss", "loss"]
     with gence.set_backend("torch"):
         gence.gen_cross_entropy(logits, target)
     gence.gen_cross_entropy(logits, logits.softmax(1))
     torch.vmap(gence.gen_cross_entropy)(logits[None], target[None])
     torch.func.grad(gence.gen_cross_entropy)(logits, target)
     gence.gen_cross_entropy(logits, target, torch.rand(5).requires_grad_())
-    assert len(calls) == 1
+    assert calls == ["usual_loss", "loss"]

@@ -8,23 +8,29 @@ import gence
 from gence.losses.fused_small import small_loss
 
 
-def plain(z: torch.Tensor, y: torch.Tensor, mean: bool) -> torch.Tensor:
+def plain(z: torch.Tensor, y: torch.Tensor, weight: torch.Tensor | None, reduction: str) -> torch.Tensor:
     with gence.set_backend("torch"):
-        return gence.gen_cross_entropy(z, y, reduction="mean" if mean else "sum")
+        return gence.gen_cross_entropy(z, y, weight, reduction=reduction)
 
 
-@pytest.mark.parametrize("mean", [True, False])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
-def test_equals_the_plain_formula(dtype: torch.dtype, mean: bool) -> None:
-    z = (3 * torch.randn(40, 7)).to(dtype).requires_grad_()
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("scale", [3.0, 300.0, 1e4])
+def test_equals_the_plain_formula(dtype: torch.dtype, reduction: str, weighted: bool, scale: float) -> None:
+    if dtype == torch.float16:
+        scale = min(scale, 300.0)  # the loss is to be a float16 too
+    z = (scale * torch.randn(40, 7).clamp(-3, 3)).to(dtype).requires_grad_()
     y = torch.randint(0, 6, (40,))  # the last class is in no target
-    loss = small_loss(z, y, mean)
+    weight = torch.rand(7) + 0.5 if weighted else None
+    upstream = torch.rand(40) if reduction == "none" else torch.tensor(1.0)
+    loss = small_loss(z, y, weight, reduction)
     assert loss is not None
-    (gradient,) = torch.autograd.grad(loss, z)
+    (gradient,) = torch.autograd.grad(loss, z, upstream.to(loss.dtype))
     exact = z.detach().double().requires_grad_()
-    expected = plain(exact, y, mean)
-    (expected_gradient,) = torch.autograd.grad(expected, exact)
-    tolerance = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 1e-2}[dtype]
+    expected = plain(exact, y, None if weight is None else weight.double(), reduction)
+    (expected_gradient,) = torch.autograd.grad(expected, exact, upstream.to(loss.dtype).double())
+    tolerance = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}[dtype]
     assert loss.dtype == gradient.dtype == dtype
     assert_close(loss.double(), expected, rtol=tolerance, atol=tolerance)
     assert_close(gradient.double(), expected_gradient, rtol=tolerance, atol=tolerance)
@@ -33,14 +39,30 @@ def test_equals_the_plain_formula(dtype: torch.dtype, mean: bool) -> None:
 def test_second_derivative_is_that_of_the_plain_formula() -> None:
     z = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
     y = torch.tensor([0, 1, 2, 3, 0, 1])
-    assert torch.autograd.gradgradcheck(lambda values: small_loss(values, y, True), z)
+    assert torch.autograd.gradgradcheck(lambda values: small_loss(values, y, None, "mean"), z)
 
 
-@pytest.mark.parametrize("value", [1e4, float("nan"), float("inf")])
-def test_leaves_the_extreme_to_the_general_path(value: float) -> None:
+def test_a_column_far_below_one_keeps_its_gradient() -> None:
+    z = torch.randn(6, 4, dtype=torch.float64)
+    z[:, 2] -= 900.0  # the class's summed predictions are below the smallest float64
+    y = torch.tensor([0, 2, 1, 2, 3, 0])
+    found, expected = (z.clone().requires_grad_() for _ in range(2))
+    loss = small_loss(found, y, None, "mean")
+    assert loss is not None
+    loss.backward()
+    plain(expected, y, None, "mean").backward()
+    assert_close(found.grad, expected.grad)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_leaves_what_is_not_finite_to_the_general_path(value: float) -> None:
     z = torch.zeros(5, 3)
-    z[0, 0] = value
-    y = torch.tensor([1, 0, 2, 1, 0])
-    assert small_loss(z, y, True) is None
-    found, expected = gence.gen_cross_entropy(z, y), plain(z, y, True)
-    assert_close(found, expected, equal_nan=True)
+    z[:, 2] = value
+    y = torch.tensor([1, 0, 1, 1, 0])
+    assert small_loss(z, y, None, "mean") is None
+    found, expected = (z.clone().requires_grad_() for _ in range(2))
+    loss, by_plain = gence.gen_cross_entropy(found, y), plain(expected, y, None, "mean")
+    assert_close(loss, by_plain, equal_nan=True)
+    loss.backward()
+    by_plain.backward()
+    assert_close(found.grad, expected.grad, equal_nan=True)

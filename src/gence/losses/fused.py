@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gence.losses import _checks, fused_cpu
+from gence.losses import _checks, fused_cpu, fused_usual
 from gence.losses.backend import get_backend
 from gence.losses.targets import Target, TwoHot, check_call, flatten_logits, loss_dtype
 
+_TENSORS = (Tensor, nn.Parameter)
 _TRITON_TYPES = (torch.float16, torch.bfloat16, torch.float32)
 OLDEST_TRITON = (3, 6)
 """The oldest Triton that the kernels are tested with; with an older one the plain operations compute the loss."""
@@ -50,19 +51,29 @@ def fused_loss(
         RuntimeError: the backend is "triton" and cannot compute this.
     """
     backend = get_backend()
-    if backend == "torch" or type(input) not in (Tensor, nn.Parameter) or input.dim() == 0 or input.numel() == 0:
+    if backend == "torch" or type(input) not in _TENSORS or input.dim() == 0 or input.numel() == 0:
         return None
-    on_gpu = input.is_cuda
-    if backend == "auto" and not on_gpu and (input.device.type != "cpu" or torch.compiler.is_compiling()):
+    use_triton = backend == "triton" or input.is_cuda
+    if not use_triton and (not input.is_cpu or torch.compiler.is_compiling()):
         return None
-    reason = _why_plain(input, target, weight, anchor, prior, context)
-    use_triton = backend == "triton" or on_gpu
+    usual = weight is None and _is_usual(
+        input, target, ignore_index, reduction, label_smoothing, anchor, prior, context
+    )
+    reason = _why_plain(input)
+    if reason is None and not usual:
+        reason = _why_plain_for(input, target, weight, anchor, prior, context)
     if reason is None and use_triton:
         reason = _why_not_triton(input, context)
     if reason is not None:
         if backend == "triton":
             raise RuntimeError(f'backend "triton": {reason}; use gence.set_backend("auto") to fall back by itself')
         return None
+    if use_triton and usual:
+        return _by_triton(input, target, weight, ignore_index, reduction, label_smoothing, anchor, prior, context)
+    if usual and isinstance(target, Tensor):
+        loss = fused_usual.usual_loss(input, target, ignore_index, reduction)
+        if loss is not None:
+            return loss
     if not use_triton and isinstance(target, Tensor) and target.shape == input.shape:
         return None  # dense targets leave nothing to save on a CPU
     shape = _check(input, target, weight, ignore_index, reduction, label_smoothing, anchor, prior, context)
@@ -79,15 +90,41 @@ def fused_loss(
     return losses
 
 
-def _why_plain(
+def _is_usual(
     input: Tensor,
     target: Any,
-    weight: Any,
+    ignore_index: Any,
+    reduction: Any,
+    label_smoothing: Any,
     anchor: Any,
     prior: Any,
     context: Any,
-) -> str | None:
-    """Why no fused implementation applies, or None."""
+) -> bool:
+    """Whether this is rows and class indices and nothing else, and the checks could find nothing but a wrong index.
+
+    Most calls are, and on a small batch the checks would be a good part of their cost.
+    """
+    return (
+        prior is None
+        and context is None
+        and type(target) is Tensor
+        and target.dtype == torch.int64
+        and input.dim() == 2
+        and target.dim() == 1
+        and target.shape[0] == input.shape[0] > 1
+        and target.device == input.device
+        and input.is_floating_point()
+        and reduction in _checks.REDUCTIONS
+        and isinstance(label_smoothing, int | float)
+        and label_smoothing == 0
+        and isinstance(anchor, int | float)
+        and anchor == 0
+        and isinstance(ignore_index, int)
+    )
+
+
+def _why_plain(input: Tensor) -> str | None:
+    """Why no fused implementation applies to these logits, or None."""
     if not torch.compiler.is_compiling():
         if torch._C._functorch.peek_interpreter_stack() is not None:
             return "function transforms (vmap, grad, jvp) need plain operations"
@@ -95,6 +132,18 @@ def _why_plain(
             return "forward-mode differentiation needs plain operations"
     if input.dtype == torch.float64 and input.is_cuda:
         return "float64 is computed by plain operations"
+    return None
+
+
+def _why_plain_for(
+    input: Tensor,
+    target: Any,
+    weight: Any,
+    anchor: Any,
+    prior: Any,
+    context: Any,
+) -> str | None:
+    """Why no fused implementation applies to these arguments, or None."""
     constants = (*target, weight, anchor, prior) if isinstance(target, TwoHot) else (target, weight, anchor, prior)
     for constant in constants:
         if isinstance(constant, Tensor):

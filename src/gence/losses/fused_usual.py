@@ -1,0 +1,70 @@
+"""The usual call on a CPU: rows, class indices and nothing else. Most calls are, so it has the fewest operations.
+
+Everything that this leaves out (ignored rows, weights, smoothing, anchor, context, classes far below any probability
+that a float can hold) is in :mod:`gence.losses.fused_cpu`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gence.losses import fused_blocks as blocks
+from gence.losses import fused_small
+from gence.losses.fused_labels import Labels
+from gence.losses.targets import compute_dtype, loss_dtype
+
+
+def usual_loss(logits: Tensor, index: Tensor, ignore_index: int, reduction: str) -> Tensor | None:
+    """The loss of rows (n, K) with class indices (n,), int64; None where the general path has to look.
+
+    That is where an index is out of range, a row is ignored, or a probability is too small for linear sums.
+    """
+    K = logits.shape[1]
+    lowest, highest = index.aminmax()
+    if lowest.item() < 0 or highest.item() >= K or 0 <= ignore_index < K:
+        return None
+    if logits.numel() <= fused_small.SMALL:
+        return fused_small.small_loss(logits, index, None, reduction)
+    if reduction == "none":
+        return None
+    loss: Tensor | None = _UsualLoss.apply(logits, index, reduction)
+    return loss
+
+
+class _UsualLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, index: Tensor, reduction: str) -> Tensor | None:
+        n, K = logits.shape
+        sums = torch.zeros(K, dtype=compute_dtype(logits))
+        probs, (own,), _ = blocks.softmax_blocks(logits, [index], sums, keep=ctx.needs_input_grad[0])
+        if not own.min().item() > blocks.FLOOR:  # NaN included
+            return None
+        of_class = sums.index_select(0, index)  # (n,) S of each row's class, no smaller than the row's share in it
+        total = (of_class / own).log_().sum()
+        ctx.save_for_backward(logits, index)
+        ctx.probs, ctx.own, ctx.of_class, ctx.reduction = probs, own, of_class, reduction
+        return (total / n if reduction == "mean" else total).to(loss_dtype(logits))
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, None, None]:
+        logits, index = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return _differentiable(logits, index, ctx.reduction, upstream), None, None
+        of_row = upstream.item() / (len(index) if ctx.reduction == "mean" else 1)
+        own, of_class = ctx.own, ctx.of_class
+        c = own.new_zeros(logits.shape[1]).scatter_add_(0, index, of_class.reciprocal().mul_(of_row))  # (K,)
+        # The softmax becomes the gradient where it lies. A second backward pass computes it anew.
+        probs, ctx.probs = ctx.probs, None
+        if probs is None:
+            probs = blocks.softmax_blocks(logits, [], torch.zeros_like(c), keep=True)[0]
+        grad = blocks.pull_blocks(probs, c, [(index, own.reciprocal().mul_(-of_row))])
+        return grad.to(logits.dtype), None, None
+
+
+def _differentiable(logits: Tensor, index: Tensor, reduction: str, upstream: Tensor) -> Tensor | None:
+    ones = torch.ones(index.shape, dtype=compute_dtype(logits))
+    problem = Labels([(index, ones)], None, None, 0.0, reduction, 0.0, None, two_hot=False)
+    return problem.differentiable_gradients(logits, None, upstream, (True, False))[0]
