@@ -54,7 +54,6 @@ def check(logits, target, upstream, context=None, **arguments):
 @pytest.fixture
 def small_blocks(monkeypatch):
     monkeypatch.setattr(fused_blocks, "BLOCK_BYTES", 400)
-    monkeypatch.setattr(fused_cpu, "SMALL", 0)
     monkeypatch.setattr(fused_small, "SMALL", 0)
 
 

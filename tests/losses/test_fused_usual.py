@@ -40,14 +40,16 @@ def test_equals_the_plain_formula_in_float64(size, shape, dtype, reduction):
     assert_close(gradient.double(), expected_gradient, rtol=tolerance, atol=tolerance)
 
 
-def test_error_at_a_thousand_classes_is_no_larger_than_the_plain_formulas(size):
-    logits, labels = 4 * torch.randn(300, 1000), torch.randint(0, 1000, (300,))
+@pytest.mark.parametrize("shape", [(300, 1000), (8192, 3)], ids=str)
+def test_error_is_no_larger_than_the_plain_formulas(size, shape):
+    n, K = shape
+    logits, labels = 4 * torch.randn(n, K), torch.randint(0, K, (n,))
     _, exact = reference(logits, labels, "sum")
     z = logits.requires_grad_()
     (ours,) = torch.autograd.grad(usual_loss(z, labels, -100, "sum"), z)
     with gence.set_backend("torch"):
         (plain,) = torch.autograd.grad(gence.gen_cross_entropy(z, labels, reduction="sum"), z)
-    assert (ours - exact).norm() <= 1.2 * (plain - exact).norm() + 1e-7 * exact.norm()
+    assert (ours - exact).norm() <= 1.5 * (plain - exact).norm() + 1e-7 * exact.norm()
 
 
 @pytest.mark.parametrize(("label", "ignore_index"), [(-100, -100), (1, 1), (3, -100), (3, 3), (-1, -100)])

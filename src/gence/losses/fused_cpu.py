@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gence.losses import fused_blocks as blocks
 from gence.losses.fused_labels import Labels
-from gence.losses.fused_small import SMALL, small_loss
+from gence.losses.fused_small import is_small, small_loss
 from gence.losses.targets import Target, TwoHot, compute_dtype, loss_dtype
 
 _LOW = -60.0  # a little above the logarithm of the blocks' floor
@@ -35,6 +35,7 @@ def loss(
     """The loss of checked rows (n, K) with class indices or two-hot targets."""
     dtype = compute_dtype(logits)
     valid = None
+    anchored = isinstance(anchor, Tensor) or anchor > 0
     if isinstance(target, TwoHot):
         share = target.share.reshape(-1).to(dtype)
         labels = [(target.first.reshape(-1).long(), share), (target.second.reshape(-1).long(), 1 - share)]
@@ -44,7 +45,7 @@ def loss(
         if bool(ignored.any()):
             valid = ~ignored
             index = index.masked_fill(ignored, 0)
-        elif _is_small(logits, label_smoothing, anchor, context):
+        elif not anchored and label_smoothing == 0 and context is None and is_small(logits):
             small = small_loss(logits, index, weight, reduction)
             if small is not None:
                 return small
@@ -60,11 +61,6 @@ def loss(
         isinstance(target, TwoHot),
     )
     return _CPULoss.apply(logits, context, problem, loss_dtype(logits))  # type: ignore[no-any-return]
-
-
-def _is_small(logits: Tensor, label_smoothing: float, anchor: float | Tensor, context: Tensor | None) -> bool:
-    usual = context is None and label_smoothing == 0 and not isinstance(anchor, Tensor) and anchor == 0
-    return usual and logits.numel() <= SMALL
 
 
 class _CPULoss(torch.autograd.Function):

@@ -14,6 +14,12 @@ from torch import Tensor
 from gence.losses.targets import compute_dtype, loss_dtype
 
 SMALL = 1 << 16  # logits: up to here fewer operations are faster, beyond it fewer passes over memory
+MOST_ROWS = 256  # PyTorch adds over the rows one by one, in float32: more of them would round too often
+
+
+def is_small(logits: Tensor) -> bool:
+    """Whether rows (n, K) are better computed here."""
+    return logits.numel() <= SMALL and len(logits) <= MOST_ROWS
 
 
 def small_loss(logits: Tensor, index: Tensor, weight: Tensor | None, reduction: str) -> Tensor | None:

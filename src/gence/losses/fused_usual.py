@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from gence.losses import fused_blocks as blocks
-from gence.losses import fused_small
 from gence.losses.fused_labels import Labels
+from gence.losses.fused_small import is_small, small_loss
 from gence.losses.targets import compute_dtype, loss_dtype
 
 
@@ -26,8 +26,8 @@ def usual_loss(logits: Tensor, index: Tensor, ignore_index: int, reduction: str)
     lowest, highest = index.aminmax()
     if lowest.item() < 0 or highest.item() >= K or 0 <= ignore_index < K:
         return None
-    if logits.numel() <= fused_small.SMALL:
-        return fused_small.small_loss(logits, index, None, reduction)
+    if is_small(logits):
+        return small_loss(logits, index, None, reduction)
     if reduction == "none":
         return None
     loss: Tensor | None = _UsualLoss.apply(logits, index, reduction)
@@ -45,7 +45,7 @@ class _UsualLoss(torch.autograd.Function):
         of_class = sums.index_select(0, index)  # (n,) S of each row's class, no smaller than the row's share in it
         total = (of_class / own).log_().sum()
         ctx.save_for_backward(logits, index)
-        ctx.probs, ctx.own, ctx.of_class, ctx.reduction = probs, own, of_class, reduction
+        ctx.probs, ctx.own, ctx.sums, ctx.reduction = probs, own, sums, reduction
         return (total / n if reduction == "mean" else total).to(loss_dtype(logits))
 
     @staticmethod
@@ -54,8 +54,10 @@ class _UsualLoss(torch.autograd.Function):
         if torch.is_grad_enabled():
             return _differentiable(logits, index, ctx.reduction, upstream), None, None
         of_row = upstream.item() / (len(index) if ctx.reduction == "mean" else 1)
-        own, of_class = ctx.own, ctx.of_class
-        c = own.new_zeros(logits.shape[1]).scatter_add_(0, index, of_class.reciprocal().mul_(of_row))  # (K,)
+        own, sums = ctx.own, ctx.sums
+        # Counted, not added up from each row's 1 / S, which would round n / K times. Below the floor the count is 0.
+        counts = torch.bincount(index, minlength=logits.shape[1]).to(own.dtype)  # (K,)
+        c = counts.mul_(of_row).div_(sums.clamp_min(blocks.FLOOR))  # (K,)
         # The softmax becomes the gradient where it lies. A second backward pass computes it anew.
         probs, ctx.probs = ctx.probs, None
         if probs is None:
