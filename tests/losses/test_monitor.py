@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from gence import TwoHot
 from gence.losses.monitor import MarginalDriftWarning, MarginalMonitor
 
 
@@ -136,3 +137,23 @@ def test_update_does_not_wait_for_the_device():
     finally:
         torch.cuda.set_sync_debug_mode("default")
     close(monitor.kl().cpu(), divergence(torch.bincount(target.cpu(), minlength=4) / 40, logits()))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_labels_of_any_integer_type_count_alike(dtype):
+    logits, labels = torch.randn(20, 4), torch.randint(0, 4, (20,))
+    expected, found = MarginalMonitor(), MarginalMonitor()
+    expected.update(logits, labels)
+    found.update(logits, labels.to(dtype))
+    torch.testing.assert_close(found.kl(), expected.kl())
+
+
+def test_two_hot_targets_count_as_their_probabilities():
+    logits = torch.randn(20, 4)
+    target = TwoHot(torch.randint(0, 4, (20,)), torch.randint(0, 4, (20,)), torch.rand(20))
+    dense = torch.zeros(20, 4).scatter_add_(1, target.first[:, None], target.share[:, None])
+    dense.scatter_add_(1, target.second[:, None], 1 - target.share[:, None])
+    expected, found = MarginalMonitor(), MarginalMonitor()
+    expected.update(logits, dense)
+    found.update(logits, target)
+    torch.testing.assert_close(found.kl(), expected.kl())

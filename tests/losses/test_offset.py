@@ -136,3 +136,35 @@ def test_folding_refuses() -> None:
         fold_offset(nn.Sequential(nn.ReLU()), torch.zeros(3))
     with pytest.raises(ValueError, match=r"offset: expected shape \(3,\).* got \(4,\)"):
         fold_offset(nn.Linear(5, 3), torch.zeros(4))
+
+
+class HeadFirst(torch.nn.Module):
+    """The head is registered before the body, as in some libraries."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.head = torch.nn.Linear(features, 5)
+        self.body = torch.nn.Linear(7, features)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(x).relu())
+
+
+def test_fold_finds_the_layer_with_k_outputs_wherever_it_is_registered():
+    model = HeadFirst(6)
+    x, offset = torch.randn(9, 7), torch.randn(5)
+    before = model(x)
+    assert fold_offset(model, offset) is model.head
+    assert_close(model(x), before + offset)
+
+
+def test_fold_refuses_to_guess_between_layers():
+    model = HeadFirst(5)
+    with pytest.raises(ValueError, match=r"2 linear layers of HeadFirst have 5 outputs \(head, body\)"):
+        fold_offset(model, torch.zeros(5))
+    assert fold_offset(model.head, torch.zeros(5)) is model.head
+
+
+def test_fold_takes_the_last_layer_of_a_sequence():
+    model = torch.nn.Sequential(torch.nn.Linear(5, 5), torch.nn.Sequential(torch.nn.Linear(5, 5), torch.nn.ReLU()))
+    assert fold_offset(model, torch.ones(5)) is model[1][0]

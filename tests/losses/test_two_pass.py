@@ -111,3 +111,10 @@ def test_refuses_nothing_and_rows() -> None:
         gence.two_pass_backward(model, gence.GenCELoss(), [])
     with pytest.raises(ValueError, match='expected reduction "mean" or "sum"'):
         gence.two_pass_backward(model, gence.GenCELoss(reduction="none"), micro_batches(torch.float32))
+
+
+def test_another_loss_is_refused_with_what_to_do():
+    model = torch.nn.Linear(4, 3)
+    batches = [(torch.randn(2, 4), torch.tensor([0, 1]))]
+    with pytest.raises(TypeError, match="criterion: expected a GenCELoss, got CrossEntropyLoss"):
+        gence.two_pass_backward(model, torch.nn.CrossEntropyLoss(), batches)

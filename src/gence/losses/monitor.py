@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gence.losses import _checks
+from gence.losses.targets import Target, TwoHot
 
 REMEDY = (
     "Train with a small anchor (gen_cross_entropy(..., anchor=0.1)), which holds the marginal in place; or repair "
@@ -65,13 +66,13 @@ class MarginalMonitor:
         self._rows: Tensor | None = None  # 0-dim, on the device: ignored rows make it a value the host does not know
 
     @torch.no_grad()
-    def update(self, logits: Tensor, target: Tensor | None = None) -> None:
+    def update(self, logits: Tensor, target: Target | None = None) -> None:
         """Take in a batch.
 
         Args:
             logits: (n, K) or (N, K, d1, ...).
-            target: class indices, of the logits' shape without K, or class probabilities of the logits' shape;
-                optional.
+            target: class indices, of the logits' shape without K, class probabilities of the logits' shape, or a
+                :class:`TwoHot`; optional.
         """
         _checks.check_logits(logits)
         logits = logits.detach()
@@ -87,6 +88,11 @@ class MarginalMonitor:
         labels = None
         if target is None:
             number = p.new_full((), p.shape[0], dtype=dtype)
+        elif isinstance(target, TwoHot):
+            share = target.share.reshape(-1).to(dtype)
+            labels = p.new_zeros(K, dtype=dtype).index_add_(0, target.first.reshape(-1).long(), share)
+            labels.index_add_(0, target.second.reshape(-1).long(), 1 - share)
+            number = p.new_full((), p.shape[0], dtype=dtype)
         elif target.shape == logits.shape:
             labels = _rows(target, K).sum(0, dtype=dtype)
             number = p.new_full((), p.shape[0], dtype=dtype)
@@ -100,14 +106,14 @@ class MarginalMonitor:
             kept = flat != self.ignore_index
             p = p * kept[:, None]
             # index_add_ and not bincount, which waits for the device to learn its own output's length.
-            labels = p.new_zeros(K, dtype=dtype).index_add_(0, flat.where(kept, 0), kept.to(dtype))
+            labels = p.new_zeros(K, dtype=dtype).index_add_(0, flat.where(kept, 0).long(), kept.to(dtype))
             number = kept.sum(dtype=dtype)
         self._predicted = _add(self._predicted, p.sum(0, dtype=dtype))
         self._rows = _add(self._rows, number)
         if labels is not None:
             self._labels = _add(self._labels, labels)
 
-    def __call__(self, logits: Tensor, target: Tensor | None = None) -> None:
+    def __call__(self, logits: Tensor, target: Target | None = None) -> None:
         """Same as ``update``, so that the monitor itself can be passed as a callback."""
         self.update(logits, target)
 

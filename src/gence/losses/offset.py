@@ -60,7 +60,8 @@ def fold_offset(module: nn.Module, offset: Tensor) -> nn.Linear:
     A layer without a bias gets one. The model then predicts what it predicted for ``logits + offset``.
 
     Args:
-        module: an ``nn.Linear``, or a model whose last ``nn.Linear`` makes the logits.
+        module: the ``nn.Linear`` that makes the logits, or a model in which it is plain which one does: the last of an
+            ``nn.Sequential``, or the only one with K outputs.
         offset: (K,), as :func:`marginal_offset` returns it.
 
     >>> import torch, gence
@@ -70,14 +71,7 @@ def fold_offset(module: nn.Module, offset: Tensor) -> nn.Linear:
     >>> layer = gence.fold_offset(model, b)
     >>> torch.testing.assert_close(model(x), before + b)
     """
-    linears = [m for m in module.modules() if isinstance(m, nn.Linear)]
-    if not linears:
-        raise ValueError(f"module: expected a model with an nn.Linear layer, got {type(module).__name__} without one")
-    layer = linears[-1]
-    if tuple(offset.shape) != (layer.out_features,):
-        raise ValueError(
-            f"offset: expected shape ({layer.out_features},), the layer's outputs, got {tuple(offset.shape)}"
-        )
+    layer = _logit_layer(module, tuple(offset.shape))
     with torch.no_grad():
         offset = offset.to(layer.weight)
         if layer.bias is None:
@@ -85,6 +79,28 @@ def fold_offset(module: nn.Module, offset: Tensor) -> nn.Linear:
         else:
             layer.bias.add_(offset)
     return layer
+
+
+def _logit_layer(module: nn.Module, shape: tuple[int, ...]) -> nn.Linear:
+    """The layer that makes the logits; raise `ValueError` where that is a guess."""
+    while isinstance(module, nn.Sequential):  # here the order of the layers is that of the computation
+        with_linear = [child for child in module if any(isinstance(m, nn.Linear) for m in child.modules())]
+        if not with_linear:
+            break
+        module = with_linear[-1]
+    linears = {name: m for name, m in module.named_modules() if isinstance(m, nn.Linear)}
+    if not linears:
+        raise ValueError(f"module: expected a model with an nn.Linear layer, got {type(module).__name__} without one")
+    fitting = {name: layer for name, layer in linears.items() if shape == (layer.out_features,)}
+    if not fitting:
+        last = list(linears.values())[-1]
+        raise ValueError(f"offset: expected shape ({last.out_features},), the layer's outputs, got {shape}")
+    if len(fitting) > 1:
+        raise ValueError(
+            f"module: {len(fitting)} linear layers of {type(module).__name__} have {shape[0]} outputs "
+            f"({', '.join(fitting)}); give the one that makes the logits, as in fold_offset(model.head, offset)"
+        )
+    return next(iter(fitting.values()))
 
 
 def _solve(z: Tensor, pi: Tensor, tolerance: float, max_steps: int) -> Tensor:

@@ -32,8 +32,10 @@ class _FusedLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, context: Tensor | None, problem: Problem, dtype: torch.dtype) -> Tensor:
         value, saved = implementation.forward(problem, logits, context, dtype, with_grad=True)
-        # Targets are saved too: autograd then notices if somebody writes into them before the backward pass.
-        ctx.save_for_backward(logits, context, *saved, problem.first, problem.second, problem.share, problem.weight)
+        # Constants are saved too: autograd then notices if somebody writes into them before the backward pass.
+        anchor = problem.anchor if isinstance(problem.anchor, Tensor) else None
+        constants = (problem.first, problem.second, problem.share, problem.weight, problem.prior, anchor)
+        ctx.save_for_backward(logits, context, *saved, *constants)
         ctx.problem = problem
         return value
 
