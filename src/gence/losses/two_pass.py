@@ -68,8 +68,8 @@ def two_pass_backward(
         raise ValueError("micro_batches: expected at least one pair of inputs and target, got none")
     if not isinstance(criterion, GenCELoss):
         raise TypeError(
-            f"criterion: expected a GenCELoss, got {type(criterion).__name__}; a loss that does not couple rows needs no "
-            "second pass: accumulate its gradients as usual"
+            f"criterion: expected a GenCELoss, got {type(criterion).__name__}; a loss that does not couple rows needs "
+            "no second pass: accumulate its gradients as usual"
         )
     if criterion.reduction == "none":
         raise ValueError('criterion: expected reduction "mean" or "sum", got "none", which has no single gradient')
