@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import math
@@ -14,7 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gence.experiment import atomic
+from gence.experiment import atomic, records
 from gence.experiment.claims import Claims
 from gence.experiment.environment import commit, environment_record
 from gence.experiment.pack import Pack
@@ -40,6 +41,20 @@ def filled(path: Path, specs=SPECS, accuracy: float = 0.5) -> Store:
 
 def record_file(store: Store, spec=SPECS[0]) -> Path:
     return store.root / "records" / spec.key[:2] / f"{spec.key}.json"
+
+
+@contextlib.contextmanager
+def a_day_later(monkeypatch):
+    """Date what is written meanwhile as another machine would have a day later."""
+
+    class Tomorrow(records.datetime.datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return super().now(tz) + records.datetime.timedelta(days=1)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(records.datetime, "datetime", Tomorrow)
+        yield
 
 
 def test_what_is_written_is_read_back(tmp_path):
@@ -159,16 +174,7 @@ def test_merge_adds_agrees_and_keeps_the_older_either_way(tmp_path, monkeypatch)
     right.write(SPECS[1], later, ENVIRONMENT)
     path = record_file(right, SPECS[1])
     path.unlink()
-    # A record of a later day, as another machine would have made it.
-    import gence.experiment.records as records
-
-    class Tomorrow(records.datetime.datetime):
-        @classmethod
-        def now(cls, tz=None):
-            return super().now(tz) + records.datetime.timedelta(days=1)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(records.datetime, "datetime", Tomorrow)
+    with a_day_later(monkeypatch):
         right.write(SPECS[1], later, ENVIRONMENT)
     shutil.copytree(tmp_path / "left", tmp_path / "left2")
     one = left.merge(right)
@@ -181,6 +187,20 @@ def test_merge_adds_agrees_and_keeps_the_older_either_way(tmp_path, monkeypatch)
     assert right.keys() == left.keys() == {spec.key for spec in SPECS[:4]}
     assert left.check().ok
     assert right.check().ok
+
+
+def test_a_damaged_line_of_the_pack_is_named_and_never_lost(tmp_path, monkeypatch):
+    with a_day_later(monkeypatch):
+        store = filled(tmp_path / "store", SPECS[:3])
+    store.pack()
+    damaged = store.pack_path.read_bytes().replace(b'\n{"key"', b'\n {"key"', 1)
+    store.pack_path.write_bytes(damaged)
+    whole = min(store.keys())
+    older = filled(tmp_path / "older", [spec for spec in SPECS if spec.key == whole], accuracy=0.9)
+    for call in (store.pack, lambda: store.merge(older)):
+        with pytest.raises(StoreError, match=r"records\.jsonl:2 is not a record.*nothing was changed"):
+            call()
+        assert store.pack_path.read_bytes() == damaged
 
 
 def test_merge_brings_the_predictions(tmp_path):

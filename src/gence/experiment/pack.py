@@ -50,6 +50,7 @@ class Pack:
 
     def write(self, lines: Mapping[str, bytes]) -> None:
         """Replace the file by these records, in the order of their keys. Hold `locked()` meanwhile."""
+        self.ensure_only_records()
         atomic.replace(self.path, b"".join(lines[key] + b"\n" for key in sorted(lines)))
         self._signature = None
 
@@ -58,6 +59,14 @@ class Pack:
         folder = self.path.parent / "claims"
         folder.mkdir(parents=True, exist_ok=True)
         return FileLock(folder / "pack.lock")
+
+    def ensure_only_records(self) -> None:
+        """Raise `StoreError` if a line is no record: whoever rewrites the file would lose what is left of one."""
+        if strangers := self.strangers():
+            raise atomic.StoreError(
+                f"{'; '.join(strangers)}. Restore the file, or remove the line to have its run redone; "
+                "nothing was changed"
+            )
 
     def strangers(self) -> list[str]:
         """Return a sentence for each line that is no record."""

@@ -270,12 +270,15 @@ class Store:
 
     def _take(self, key: str, line: bytes, other: Store) -> None:
         """Store another store's record as it is, in place of this store's own where it has one."""
+        packed = key in self._pack
+        if packed:
+            self._pack.ensure_only_records()  # before anything is changed
         predictions = other._predictions_path(key)
         if predictions.exists():
             atomic.replace(self._predictions_path(key), predictions.read_bytes())
-        if key in self._pack:
+        if packed:
             with self._pack.locked():
-                self._pack.write({**{packed: self.line(packed) for packed in self._pack}, key: line})
+                self._pack.write({**{own: self.line(own) for own in self._pack}, key: line})
             self._record_path(key).unlink(missing_ok=True)
         else:
             atomic.replace(self._record_path(key), line + b"\n")
