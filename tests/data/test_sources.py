@@ -100,6 +100,42 @@ def test_validation_folder_stands_in_for_test_only_where_there_is_none(tmp_path:
     assert (len(splits.train), len(splits.test)) == (15, 9)
 
 
+@pytest.mark.parametrize(
+    ("train", "test"),
+    [("Train", "Test"), ("TRAIN", "TEST"), ("training", "testing"), ("Training", "Validation"), ("train", "Valid")],
+)
+def test_parts_are_known_however_they_are_written(tmp_path: Path, train: str, test: str) -> None:
+    files = {**digit_files(5, prefix=f"{train}/"), **digit_files(2, prefix=f"{test}/")}
+    for source in (write_folder(tmp_path / "data", files), tmp_path / "data.zip"):
+        if source.suffix:
+            source.write_bytes(zip_bytes(files))
+        splits = load(source)
+        assert splits.classes == ("digit0", "digit1", "digit2")
+        assert (len(splits.train), len(splits.test)) == (15, 6)
+
+
+@pytest.mark.parametrize(
+    ("folders", "said"),
+    [
+        (("Train", "Test", "digit9"), "holds Test, Train beside digit9"),
+        (("train", "digit9"), "holds train beside digit9"),
+        (("train", "Training", "test"), "holds Training, train, test: these"),
+        (("test", "val"), "holds test, val: these"),
+    ],
+)
+def test_parts_among_other_folders_are_refused(tmp_path: Path, folders: tuple[str, ...], said: str) -> None:
+    files = {name: data for folder in folders for name, data in digit_files(3, prefix=f"{folder}/").items()}
+    root = write_folder(tmp_path / "data", files)
+    with pytest.raises(DataError, match=said):
+        load(root)
+    assert len(load_images(root)) == 9 * len(folders)  # labels do not matter there
+
+
+def test_a_train_may_be_a_vehicle(tmp_path: Path) -> None:
+    files = {name.replace("digit1", "train"): data for name, data in digit_files(3).items()}
+    assert load(write_folder(tmp_path / "data", files)).classes == ("digit0", "digit2", "train")
+
+
 def test_class_problems(tmp_path: Path) -> None:
     files = {**digit_files(3, prefix="train/"), **digit_files(2, classes=2, prefix="test/")}
     root = write_folder(tmp_path / "a", files)

@@ -20,7 +20,7 @@ from typing import Any
 from gence.data.archives import walk_folder
 from gence.data.images import DataError, ImageSet, contents_checksum
 
-FORMAT = 1  # raise it when what is stored, or how images are decoded, changes
+FORMAT = 2  # raise it when what is stored, or how images are decoded, changes
 NOTICE_AFTER_S = 3.0  # of waiting for another process
 _log = logging.getLogger("gence.data")
 

@@ -1,8 +1,8 @@
 """From file names to labels: which folder is a split, which is a class.
 
 Class names sort by code point into label order, as torchvision's ImageFolder has it. Two layouts are known:
-`train/CLASS/...` with `test/CLASS/...` (or `val`, `valid`, `validation` in place of a missing test), and
-`CLASS/...` alone. One folder around everything is looked through.
+`train/CLASS/...` with `test/CLASS/...` (or `val` in place of a missing test), and `CLASS/...` alone. `Train`,
+`training`, `TESTING`, `valid` and `validation` are such parts too. One folder around everything is looked through.
 """
 
 from __future__ import annotations
@@ -15,7 +15,12 @@ from gence.data.images import DataError
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 WHOLE = "all"  # the one split of a source that has no split of its own
-_VALIDATION = ("val", "valid", "validation")
+_TRAIN, _TEST, _VALIDATION = "train", "test", "val"
+_PARTS = {
+    **dict.fromkeys(("train", "training"), _TRAIN),
+    **dict.fromkeys(("test", "testing"), _TEST),
+    **dict.fromkeys(("val", "valid", "validation"), _VALIDATION),
+}  # a folder's name in lower case -> the part it holds
 
 
 @dataclass(frozen=True)
@@ -45,11 +50,11 @@ def find_splits(container: Container, *, allow_flat: bool = False) -> dict[str, 
     prefix = _wrapper(files)
     top = {name[len(prefix) :].split("/")[0] for name in files}
     top |= {f[len(prefix) :].split("/")[0] for f in folders if f.startswith(prefix) and len(f) > len(prefix)}
-    test = next((s for s in ("test", *_VALIDATION) if s in top), None)
-    if "train" in top and test is not None and top <= {"train", "test", *_VALIDATION}:
+    parts = _find_parts(container, prefix, top, files, allow_flat)
+    if parts:
         return {
-            "train": _classes_below(container, f"{prefix}train/", files, folders, allow_flat),
-            "test": _classes_below(container, f"{prefix}{test}/", files, folders, allow_flat),
+            split: _classes_below(container, f"{prefix}{folder}/", files, folders, allow_flat)
+            for split, folder in parts.items()
         }
     return {WHOLE: _classes_below(container, prefix, files, folders, allow_flat)}
 
@@ -75,6 +80,39 @@ def _wrapper(files: list[str]) -> str:
         if len(heads) > 1 or any(name.count("/") < 2 for name in rest):
             return prefix
         prefix += heads.pop() + "/"
+
+
+def _find_parts(container: Container, prefix: str, top: set[str], files: list[str], allow_flat: bool) -> dict[str, str]:
+    """The folders of {"train", "test"}, or {} where the uppermost folders are classes.
+
+    A doubt is an error, because "train" against "test" can be learned as two classes without anybody noticing. It is
+    none where labels do not matter (`allow_flat`), nor for one folder of images called train among others: that is a
+    class of vehicles.
+    """
+    found: dict[str, list[str]] = {}
+    for name in sorted(top):
+        if name.lower() in _PARTS:
+            found.setdefault(_PARTS[name.lower()], []).append(name)
+    named = [name for names in found.values() for name in names]
+    others = sorted(top - set(named))
+    test = found.get(_TEST) or found.get(_VALIDATION)
+    if test and _TRAIN in found and not others and all(len(names) == 1 for names in found.values()):
+        return {"train": found[_TRAIN][0], "test": test[0]}
+    nested = any(_holds_only_folders(f"{prefix}{name}/", files) for name in named)
+    if not allow_flat and (len(named) > 1 or (nested and others)):
+        beside = f" beside {', '.join(others[:3])}{', ...' if len(others) > 3 else ''}" if others else ""
+        raise DataError(
+            f"{container.where(prefix) if prefix else container.path} holds {', '.join(named)}{beside}: these look "
+            "like parts of a data set, not like classes; keep one train folder and one test folder there and nothing "
+            "else, or rename a class that has such a name"
+        )
+    return {}
+
+
+def _holds_only_folders(prefix: str, files: list[str]) -> bool:
+    """Whether there are images below a folder, and none of them directly in it."""
+    below = [name[len(prefix) :] for name in files if name.startswith(prefix)]
+    return bool(below) and all("/" in name for name in below)
 
 
 def _classes_below(
