@@ -212,6 +212,29 @@ def test_merge_brings_the_predictions(tmp_path):
     assert store.check() == other.check()
 
 
+def test_predictions_are_those_of_the_record_or_an_error(tmp_path, monkeypatch):
+    spec, key = SPECS[0], SPECS[0].key
+    (trained,) = train([spec])
+    store, older = Store(tmp_path / "store"), Store(tmp_path / "older")
+    with a_day_later(monkeypatch):
+        store.write(spec, trained, ENVIRONMENT)
+    file = tmp_path / "store" / "predictions" / key[:2] / f"{key}.npz"
+    whole = file.read_bytes()
+    for content in (b"", whole[: len(whole) // 2], b"another run's"):
+        file.write_bytes(content)
+        with pytest.raises(StoreError, match="is not what was recorded with the run"):
+            store.predictions(key)
+    file.write_bytes(whole)
+    older.write(spec, result(0.9), ENVIRONMENT)  # without predictions
+    assert store.merge(older).conflicts == (key,)
+    assert (store.predictions(key), store.check()) == (None, older.check())
+    left_by_a_killed_process = tmp_path / "older" / "predictions" / SPECS[1].key[:2] / f"{SPECS[1].key}.npz"
+    left_by_a_killed_process.parent.mkdir(parents=True)
+    left_by_a_killed_process.write_bytes(whole)
+    older.write(SPECS[1], result(), ENVIRONMENT)
+    assert older.predictions(SPECS[1].key) is None
+
+
 @pytest.mark.parametrize(
     ("edit", "message"),
     [

@@ -49,6 +49,15 @@ def replace(path: Path, data: bytes) -> None:
     _flush_folder(path.parent)
 
 
+def remove(path: Path) -> None:
+    """Delete a file if it is there."""
+    try:
+        if path.exists():  # asked first: a read-only disk refuses to delete even what is not there
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise _explained(error, path) from error
+
+
 def _written_beside(path: Path, data: bytes, *, durable: bool = True) -> Path:
     """Write `data` to a temporary file in the folder of `path`, flushed to the disk if it must last."""
     temporary = path.parent / f"{TEMPORARY_PREFIX}{path.name}-{uuid.uuid4().hex}"

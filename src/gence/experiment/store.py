@@ -12,8 +12,6 @@ read at the same time, and stores made on different days combine (`Store.merge`)
 
 from __future__ import annotations
 
-import hashlib
-import io
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -25,6 +23,7 @@ from gence.experiment.atomic import StoreError
 from gence.experiment.environment import environment_record
 from gence.experiment.index import cached_rows
 from gence.experiment.pack import Pack
+from gence.experiment.predictions import Predictions
 from gence.experiment.records import Record
 from gence.experiment.result import RunResult
 from gence.experiment.spec import RunSpec
@@ -73,6 +72,7 @@ class Store:
     def __init__(self, path: str | os.PathLike[str], *, must_exist: bool = False) -> None:
         self.root = Path(path)
         self._pack = Pack(self.root / "records.jsonl")
+        self._predictions = Predictions(self.root / "predictions")
         if self.root.exists() and not self.root.is_dir():
             raise StoreError(f"the store {self.root} is a file; a store is a folder")
         if must_exist and not self.root.is_dir():
@@ -85,13 +85,9 @@ class Store:
         """Record a run; return False, and change nothing, if its record is there already."""
         if self.has(spec.key):
             return False
-        sha = None
-        if result.predictions is not None:
-            data = _npz(result.predictions)
-            sha = hashlib.sha256(data).hexdigest()
-            # Before the record: whoever sees the record finds its predictions. Another's without a record may go.
-            atomic.replace(self._predictions_path(spec.key), data)
-        line = records.encode(spec, result, environment_record() if environment is None else environment, sha)
+        # Before the record: whoever sees the record finds its predictions. Another's without a record may go.
+        checksum = self._predictions.put(spec.key, result.predictions)
+        line = records.encode(spec, result, environment_record() if environment is None else environment, checksum)
         return atomic.create(self._record_path(spec.key), line + b"\n")
 
     def ensure_writable(self) -> None:
@@ -139,14 +135,11 @@ class Store:
         return packed
 
     def predictions(self, key: str) -> dict[str, np.ndarray] | None:
-        """Return the compact predictions of a run, or None where none were kept."""
-        path = self._predictions_path(key)
-        if not path.exists():
+        """Return the compact predictions of a run, or None where none were kept; those of another run are an error."""
+        if not self._predictions.exist(key):
             return None
-        import numpy as np
-
-        with np.load(path, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
+        _, run = records.verified_run(self.line(key), self._where(key))
+        return self._predictions.read(key, run["predictions"])
 
     def frame(self) -> pd.DataFrame:
         """Return one row a record: the spec's fields, status, device, commit and every metric.
@@ -216,7 +209,7 @@ class Store:
                 where = self._where(key)
                 _, run = records.verified_run(self.line(key), where)
                 records.verified_spec(key, run, where)
-                self._check_predictions(key, run["predictions"])
+                self._predictions.check(key, run["predictions"])
                 sound += 1
             except StoreError as error:
                 problems.append(str(error))
@@ -239,9 +232,6 @@ class Store:
 
     def _record_path(self, key: str) -> Path:
         return self.root / "records" / key[:2] / f"{key}.json"
-
-    def _predictions_path(self, key: str) -> Path:
-        return self.root / "predictions" / key[:2] / f"{key}.npz"
 
     def _where(self, key: str) -> str:
         path = self._record_path(key)
@@ -273,26 +263,10 @@ class Store:
         packed = key in self._pack
         if packed:
             self._pack.ensure_only_records()  # before anything is changed
-        predictions = other._predictions_path(key)
-        if predictions.exists():
-            atomic.replace(self._predictions_path(key), predictions.read_bytes())
+        self._predictions.take(key, other._predictions)
         if packed:
             with self._pack.locked():
                 self._pack.write({**{own: self.line(own) for own in self._pack}, key: line})
             self._record_path(key).unlink(missing_ok=True)
         else:
             atomic.replace(self._record_path(key), line + b"\n")
-
-    def _check_predictions(self, key: str, sha: str | None) -> None:
-        path = self._predictions_path(key)
-        # A packed store in a repository leaves predictions out; those that are there must be those of the run.
-        if path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() != sha:
-            raise StoreError(f"{path} is not what was recorded with the run; remove it or restore it")
-
-
-def _npz(arrays: Mapping[str, np.ndarray]) -> bytes:
-    import numpy as np
-
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
-    return buffer.getvalue()
