@@ -401,8 +401,21 @@ import sys; sys.path.insert(0, {tests!r}); import grid_driver, os
 from tiny_trainer import make_specs, train
 from gence.experiment.store import Store, StoreError
 from gence.experiment.run import run_grid
+import torch
+from gence.experiment.checkpoint import write_tensors
+from gence.experiment.failures import Failures
+
+def with_checkpoints(specs, *, workdir, **options):
+    write_tensors(workdir / "cohort.safetensors", {{"a": torch.zeros(100_000)}}, {{}})
+
 store = Store({mount!r} + "/store")
 specs = make_specs(30)
+try:
+    run_grid(specs, store, device="cpu", trainer=with_checkpoints)
+    print("NO ERROR")
+except StoreError as error:
+    print("CHECKPOINT:", error)
+print("FAILURES", Failures(store.root).counts(), [path.name for path in (store.root / "work").iterdir()])
 try:
     run_grid(specs, store, device="cpu", trainer=train)
     print("NO ERROR")
@@ -431,7 +444,9 @@ def test_a_full_and_a_read_only_disk_give_clear_errors_and_lose_nothing(tmp_path
     shell = f"mount -t tmpfs -o size=192k tmpfs {mount} && exec {sys.executable} {script}"
     done = subprocess.run(["unshare", "-rm", "sh", "-c", shell], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    full, sound, read_only, same = done.stdout.splitlines()
+    checkpoint, failures, full, sound, read_only, same = done.stdout.splitlines()
+    assert checkpoint.startswith("CHECKPOINT: no space left to write")
+    assert failures == "FAILURES {} []", "a full disk is no fault of the run"
     assert full.startswith("FULL: no space left to write")
     assert sound == "SOUND True True 0"
     assert read_only.startswith("READ-ONLY:")

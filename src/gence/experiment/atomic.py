@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 TEMPORARY_PREFIX = ".writing-"
@@ -49,6 +50,29 @@ def replace(path: Path, data: bytes) -> None:
     _flush_folder(path.parent)
 
 
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[Path]:
+    """Yield a temporary file's path, for libraries that write files themselves; `path` is its name in the end.
+
+    After an error, `path` is as it was before.
+    """
+    temporary = _temporary(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _explained(error, path) from error
+    try:
+        yield temporary
+        temporary.replace(path)
+    except OSError as error:
+        if error.filename in (None, str(temporary), temporary):
+            raise _explained(error, path) from error
+        raise  # another file's error: what is written is read from somewhere
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
 def remove(path: Path) -> None:
     """Delete a file if it is there."""
     try:
@@ -58,9 +82,14 @@ def remove(path: Path) -> None:
         raise _explained(error, path) from error
 
 
+def _temporary(path: Path) -> Path:
+    # The name's end is kept, because libraries read a file's kind from it.
+    return path.parent / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-{path.name}"
+
+
 def _written_beside(path: Path, data: bytes, *, durable: bool = True) -> Path:
     """Write `data` to a temporary file in the folder of `path`, flushed to the disk if it must last."""
-    temporary = path.parent / f"{TEMPORARY_PREFIX}{path.name}-{uuid.uuid4().hex}"
+    temporary = _temporary(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("xb") as file:
@@ -107,12 +136,12 @@ def _explained(error: OSError, path: Path) -> StoreError:
     """Return the error as a sentence that says what is wrong with the place and what to do."""
     if error.errno in _FULL:
         return StoreError(
-            f"no space left to write {path}: free some or move the store; nothing was overwritten, "
+            f"no space left to write {path}: free some or write elsewhere; nothing was overwritten, "
             "and a rerun does only what is missing"
         )
     if error.errno in _READ_ONLY:
         return StoreError(
-            f"{path} cannot be written: {error.strerror}; give write access or name another store "
-            "(reading, checking and merging from this one still work)"
+            f"{path} cannot be written: {error.strerror}; give write access or write elsewhere "
+            "(reading, checking and merging from a store here still work)"
         )
     return StoreError(f"writing {path} failed: {error}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gence._version import __version__
+from gence.experiment import atomic
 from gence.experiment.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -84,16 +85,18 @@ def save_model(path: Path, trainee: Trainee, offset: Tensor | None) -> None:
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], notes: dict[str, str]) -> None:
-    """Write a safetensors file so that it is there whole or not at all."""
+    """Write a safetensors file so that it is there whole or not at all; raise `StoreError` if it cannot be written."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, part, metadata=notes)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    contiguous = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    with atomic.writing(path) as part:
+        try:
+            save_file(contiguous, part, metadata=notes)
+        except SafetensorError as error:
+            # It has no number of its own: "... No space left on device (os error 28)".
+            number = re.search(r"os error (\d+)", str(error))
+            raise OSError(int(number[1]) if number else None, str(error)) from error
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
