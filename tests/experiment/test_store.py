@@ -137,7 +137,17 @@ def test_the_cache_follows_the_records_and_may_be_lost_or_broken(tmp_path):
     store.write(SPECS[3], result(0.7), ENVIRONMENT)
     assert len(store.frame()) == 4
     cache = tmp_path / "cache" / "rows.json"
-    for content in (b"{", b'{"version": "other"}'):
+    sound = json.loads(cache.read_bytes())
+    (key,) = list(sound["loose"])[:1]
+    unusable = (
+        {"version": "other"},
+        {"version": sound["version"]},
+        {**sound, "packed": None},
+        {**sound, "packed": [None, {key: "no row"}]},
+        {**sound, "loose": []},
+        {**sound, "loose": {**sound["loose"], key: None}},
+    )
+    for content in (b"{", b"[]", *(json.dumps(cache).encode() for cache in unusable)):
         cache.write_bytes(content)
         assert len(store.frame()) == 4
     shutil.rmtree(tmp_path / "cache")
@@ -394,6 +404,17 @@ def test_another_machines_claim_lives_by_its_heartbeat(tmp_path):
         os.utime(foreign, (0, 0))
         assert not claims.held_elsewhere("c")
         assert claims.take("c")
+
+
+@pytest.mark.parametrize("content", [b"", b'{"host": "x', b"[]", b"\xff", b"{}"])
+def test_a_garbled_claim_lives_by_its_age(tmp_path, content):
+    (tmp_path / "claims").mkdir()
+    path = tmp_path / "claims" / "a.claim"
+    path.write_bytes(content)
+    with Claims(tmp_path, stale_after_s=60) as claims:
+        assert not claims.take("a"), "its holder may be writing it"
+        os.utime(path, (0, 0))
+        assert claims.take("a")
 
 
 SMALL_DISK = """

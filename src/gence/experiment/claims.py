@@ -94,13 +94,13 @@ class Claims:
 
     def _is_stale(self, path: Path) -> bool:
         try:
-            holder = json.loads(path.read_bytes())
+            content = path.read_bytes()
             touched = path.stat().st_mtime
         except FileNotFoundError:
             return True
-        except (OSError, ValueError):
+        except OSError:
             return False
-        mine = _identity()
+        holder, mine = _holder(content), _identity()
         if all(holder.get(name) == mine[name] for name in ("host", "boot", "pid_space")):
             return bool(_started(holder["pid"]) != holder["started"])
         return self._file_system_time() - touched > self._stale_after_s
@@ -123,6 +123,16 @@ class Claims:
             for key in tuple(self._held):
                 with contextlib.suppress(OSError):
                     os.utime(self._path(key))
+
+
+def _holder(content: bytes) -> dict[str, Any]:
+    """Return who holds a claim; nobody known, where a full disk or a power cut left the file empty or garbled."""
+    try:
+        holder = json.loads(content)
+    except ValueError:
+        return {}
+    known = isinstance(holder, dict) and isinstance(holder.get("pid"), int) and "started" in holder
+    return holder if known else {}
 
 
 def _identity() -> dict[str, Any]:
