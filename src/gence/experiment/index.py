@@ -116,7 +116,20 @@ def _load(path: Path) -> dict[str, Any]:
         cache = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return empty
-    return cache if isinstance(cache, dict) and cache.get("version") == empty["version"] else empty
+    return cache if _usable(cache) else empty
+
+
+def _usable(cache: Any) -> bool:
+    """Return whether a cache has this version and the form it is written in."""
+    match cache:
+        case {"version": version, "loose": dict(loose), "packed": [_, dict(packed)]} if version == _version():
+            rows = (*packed.values(), *(entry[1] if _is_pair(entry) else None for entry in loose.values()))
+            return all(isinstance(row, dict) for row in rows)
+    return False
+
+
+def _is_pair(entry: Any) -> bool:
+    return isinstance(entry, list) and len(entry) == 2
 
 
 def _save(path: Path, cache: dict[str, Any]) -> None:
