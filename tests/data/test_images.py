@@ -110,5 +110,5 @@ def test_splits_must_match() -> None:
     train = ImageSet.from_arrays(noise(4, 8, 8), [0, 1, 0, 1], classes=["a", "b"], name="x/train")
     with pytest.raises(DataError, match=r"different classes.*'c'"):
         DataSplits(train, ImageSet.from_arrays(noise(2, 8, 8), [0, 1], classes=["a", "c"]))
-    with pytest.raises(DataError, match="pass image_size"):
+    with pytest.raises(DataError, match="name one size for both, such as --image-size 64"):
         DataSplits(train, ImageSet.from_arrays(noise(2, 9, 9), [0, 1], classes=["a", "b"]))

@@ -183,7 +183,7 @@ def test_flat_folder_is_for_load_images_alone(tmp_path: Path) -> None:
 def test_different_sizes_need_image_size(tmp_path: Path) -> None:
     files = {**digit_files(2), "digit0/zz.png": encode(np.zeros((10, 12), np.uint8))}
     root = write_folder(tmp_path / "data", files)
-    with pytest.raises(DataError, match=r"000\.png is 8 x 8 and .*zz\.png is 12 x 10 pixels: pass image_size"):
+    with pytest.raises(DataError, match=r"sizes \(.*000\.png: 8 x 8, .*zz\.png: 12 x 10 pixels\).* --image-size 64"):
         load(root)
     assert load(root, image_size=8).train.image_shape == (1, 8, 8)
     with pytest.raises(DataError, match="image_size = 0"):
@@ -191,7 +191,7 @@ def test_different_sizes_need_image_size(tmp_path: Path) -> None:
     for split, size in (("train", 8), ("test", 9)):
         pixels = np.zeros((size, size), np.uint8)
         write_folder(tmp_path / "uneven" / split, {"a/0.png": encode(pixels), "b/0.png": encode(pixels)})
-    with pytest.raises(DataError, match=r"uneven/train has images of shape .*pass image_size"):
+    with pytest.raises(DataError, match=r"uneven/train has images of shape .*--image-size 64"):
         load(tmp_path / "uneven")
 
 

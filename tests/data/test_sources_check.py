@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from gence.data import check
+from gence.data import check, load
 
 from .conftest import WRITERS, digit_files, encode, write_folder, zip_bytes
 
@@ -21,16 +22,76 @@ def test_good_source(tmp_path: Path) -> None:
         ("data/test", 6, (2, 2, 2)),
     ]
     # The fixture's test images are its first training images: exactly what the check is there to tell.
-    assert report.notes == ("6 of 6 test images are also in the training part, pixel by pixel",)
+    (note,) = report.notes
+    assert note.startswith("6 of 6 test images are also in the training part, pixel by pixel")
 
 
 def test_every_bad_file_is_listed(tmp_path: Path) -> None:
-    bad = {"digit0/bad.png": b"x", "digit1/bad.jpg": b"y", "digit2/zz.png": encode(np.zeros((9, 9), np.uint8))}
-    report = check(write_folder(tmp_path / "data", {**digit_files(3), **bad}))
+    bad = {"digit0/bad.png": b"x", "digit1/bad.jpg": b"y", "digit2/zz.png": encode(np.zeros((9, 9), np.uint16))}
+    report = check(write_folder(tmp_path / "data", {**digit_files(3), **bad}), image_size=8)
     assert not report.ok
     assert len(report.problems) == 3
     for name, problem in zip(("bad.png", "bad.jpg", "zz.png"), report.problems, strict=True):
         assert name in problem
+
+
+def test_photographs_of_several_sizes_are_one_note(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    sizes = [(90, 120), (120, 90), (90, 120), (100, 100), (90, 120), (100, 100)]
+    photos = {
+        f"{name}/{i}.png": encode(random.integers(0, 256, (*size, 3), dtype=np.uint8))
+        for name in ("cat", "dog")
+        for i, size in enumerate(sizes)
+    }
+    root = write_folder(tmp_path / "photos", photos)
+    report = check(root)
+    assert report.ok
+    assert report.notes == (
+        f"{root}: images of 3 sizes (most often 120 x 90 pixels, 6 of 12); choose one for all with --image-size, or "
+        "gence compare and gence train choose one; they were checked at 64 x 64",
+    )
+    assert report.parts[0].image_shape == (3, 64, 64)
+    assert check(root, image_size=32).notes == ()
+    (root / "cat" / "bad.png").write_bytes(b"x")
+    assert len(check(root).problems) == 1
+
+
+def test_a_photograph_on_its_side_has_the_size_it_is_shown_in(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 10, 20, 3), dtype=np.uint8)
+    files = {f"{name}/{i}.jpg": encode(pixels[i], "JPEG") for i, name in enumerate(["a", "b"] * 2)}
+    files["a/2.jpg"] = encode(pixels[2], "JPEG", exif=exif)
+    (note,) = check(write_folder(tmp_path / "data", files)).notes
+    assert "images of 2 sizes (most often 20 x 10 pixels, 3 of 4)" in note
+
+
+def test_copies_are_found_in_the_part_that_is_split_off(tmp_path: Path) -> None:
+    root = write_folder(tmp_path / "data", digit_files(5))
+    assert check(root).notes == ()
+    for image in sorted(root.rglob("*.png")):  # whichever is split off, its copy most often is not
+        image.with_name(f"copy-of-{image.name}").write_bytes(image.read_bytes())
+    train, test = load(root).train, load(root).test
+    known = {image.tobytes() for image in train.images.numpy()}
+    leaked = sum(image.tobytes() in known for image in test.images.numpy())
+    assert leaked > 0
+    (note,) = check(root).notes
+    assert note.startswith(f"{leaked} of 6 test images that are split off are also in the training part")
+
+
+def test_one_image_under_two_labels_is_named(tmp_path: Path) -> None:
+    files = digit_files(5)
+    files["digit2/odd.png"] = files["digit0/001.png"]
+    root = write_folder(tmp_path / "data", files)
+    notes = [note for note in check(root).notes if "another label" in note]
+    assert notes == [
+        f"1 image has the pixels of an image with another label, such as {root / 'digit0/001.png'} (digit0) and "
+        f"{root / 'digit2/odd.png'} (digit2)"
+    ]
+
+
+def test_what_load_refuses_is_a_problem(tmp_path: Path) -> None:
+    assert "has one class" in check(write_folder(tmp_path / "data", digit_files(3, classes=1))).problems[0]
 
 
 def test_pairs_and_halves(tmp_path: Path) -> None:

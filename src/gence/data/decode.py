@@ -25,6 +25,7 @@ MAX_PIXELS = 2**26  # of one image before it is resized; a small file can claim 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 _GRAY_MODES = ("1", "L", "LA")
 _COLOUR_MODES = ("P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr")
+_ORIENTATION, _ON_ITS_SIDE = 0x0112, (5, 6, 7, 8)  # the EXIF field, and its values that swap width and height
 
 
 def decode_image(data: bytes, where: str, image_size: int | None) -> np.ndarray:
@@ -43,6 +44,18 @@ def decode_image(data: bytes, where: str, image_size: int | None) -> np.ndarray:
         raise
     except Exception as error:
         # Pillow's plugins raise nearly every built-in exception on damaged files: whatever it is, the file is bad.
+        raise DataError(f"{where} is not a readable image: {error}; replace or remove it") from error
+
+
+def size_of(data: bytes, where: str) -> tuple[int, int]:
+    """Width and height of an image file as `decode_image` would turn it, from its header alone."""
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            width, height = image.size
+            return (height, width) if image.getexif().get(_ORIENTATION) in _ON_ITS_SIDE else (width, height)
+    except Exception as error:  # as above
         raise DataError(f"{where} is not a readable image: {error}; replace or remove it") from error
 
 
@@ -74,6 +87,7 @@ def decode_all(
     names: Sequence[str],
     decode: Callable[[str], np.ndarray],
     *,
+    source: str = "",
     progress: str | None = None,
     problems: list[str] | None = None,
 ) -> np.ndarray:
@@ -82,6 +96,7 @@ def decode_all(
     Args:
         names: what to decode; named in errors.
         decode: name -> (H, W) or (H, W, 3); called from several threads.
+        source: the folder or archive of the names, for errors.
         progress: title of a progress bar on stderr; None for no bar.
         problems: a list that collects what is wrong, instead of stopping at the first; bad images come out black.
     """
@@ -95,8 +110,9 @@ def decode_all(
             pixels, first = np.zeros((len(names), 3, *image.shape[:2]), dtype=np.uint8), names[i]
         if image.shape[:2] != pixels.shape[2:]:
             problem = (
-                f"{first} is {pixels.shape[3]} x {pixels.shape[2]} and {names[i]} is "
-                f"{image.shape[1]} x {image.shape[0]} pixels: pass image_size to bring all images to one size"
+                f"{source or 'the source'} has images of different sizes ({first}: {pixels.shape[3]} x "
+                f"{pixels.shape[2]}, {names[i]}: {image.shape[1]} x {image.shape[0]} pixels); name one size for all, "
+                "such as --image-size 64 (image_size=64 in Python)"
             )
             if problems is None:
                 raise DataError(problem)

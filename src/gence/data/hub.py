@@ -69,7 +69,7 @@ def _decode(part: Any, repository: str, split: str, label: str, options: ReadOpt
             data = Path(stored["path"]).read_bytes()
         return decode_image(data, row, options.image_size)
 
-    pixels = decode_all(list(positions), decode, progress=name if options.progress else None)
+    pixels = decode_all(list(positions), decode, source=name, progress=name if options.progress else None)
     labels = np.asarray(part.with_format("numpy")[label_column][:], dtype=np.int64)
     return {split: ImageSet.from_arrays(pixels, labels, part.features[label_column].names, name, layout="NCHW")}
 

@@ -79,6 +79,10 @@ class ImageSet:
         images, labels = self.images[index], self.labels[index]
         return ImageSet(images, labels, self.classes, self.name, contents_checksum(images, labels, self.classes))
 
+    def renamed(self, name: str) -> ImageSet:
+        """The same images under another name."""
+        return ImageSet(self.images, self.labels, self.classes, name, self.checksum)
+
     def with_channels(self, channels: int) -> ImageSet:
         """The same images with 1 or 3 channels: gray is repeated, colour becomes ITU-R 601 luma."""
         if channels not in (1, 3):
@@ -177,7 +181,8 @@ class DataSplits:
         if self.train.image_shape != self.test.image_shape:
             raise DataError(
                 f"{self.train.name} has images of shape {self.train.image_shape} and {self.test.name} of "
-                f"{self.test.image_shape} (channels, height, width): pass image_size to bring them to one size"
+                f"{self.test.image_shape} (channels, height, width); name one size for both, such as --image-size 64 "
+                "(image_size=64 in Python)"
             )
 
     @property

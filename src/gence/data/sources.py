@@ -30,9 +30,9 @@ from gence.data.decode import decode_all, decode_image, fit_arrays
 from gence.data.images import DataError, DataSplits, ImageSet
 from gence.data.known import KNOWN, SourceInfo
 from gence.data.layout import WHOLE, SplitLayout, check_same_classes, find_splits
+from gence.data.split_off import SPLIT_SEED, split_off_test
 from gence.data.subsets import holdout
 
-TEST_FRACTION, SPLIT_SEED = 0.2, 0  # of a source without a test part of its own
 HUB_PREFIX = "hf:"
 
 
@@ -91,21 +91,7 @@ def load(
     options = _options(image_size, data_dir, cache_dir, cache, progress)
     splits = _read(source, ("train", "test"), options, allow_flat=False)
     if WHOLE in splits:
-        whole = splits[WHOLE]
-        title = whole.name.rpartition("/")[0]
-        if whole.num_classes < 2:
-            raise DataError(
-                f"{source} has one class, {whole.classes[0]!r}; classification needs at least two class folders"
-            )
-        for k, count in enumerate(whole.counts().tolist()):
-            if count < 2:
-                raise DataError(
-                    f"{source}: class {whole.classes[k]!r} has one image; to split off a test part it needs two"
-                )
-        train, test = (
-            _renamed(whole.subset(i), f"{title}/{s}")
-            for i, s in zip(holdout(whole.labels, TEST_FRACTION, SPLIT_SEED), ("train", "test"), strict=True)
-        )
+        train, test = split_off_test(splits[WHOLE], source)
     else:
         train, test = splits["train"], splits["test"]
     check_same_classes(train.classes, test.classes, str(source))
@@ -204,7 +190,13 @@ def decode_split(
     def decode(file: str) -> np.ndarray:
         return decode_image(container.read(file), container.where(file), options.image_size)
 
-    pixels = decode_all(layout.files, decode, progress=name if options.progress else None, problems=problems)
+    pixels = decode_all(
+        layout.files,
+        decode,
+        source=str(container.path),
+        progress=name if options.progress else None,
+        problems=problems,
+    )
     return ImageSet.from_arrays(pixels, np.asarray(layout.labels, dtype=np.int64), layout.classes, name, layout="NCHW")
 
 
@@ -250,7 +242,7 @@ def _read_part(path: Path, split: str, options: ReadOptions, allow_flat: bool) -
     splits = read_container(path, archive_stem(path), options, allow_flat=allow_flat)
     if WHOLE not in splits:
         raise DataError(f"{path} is named as the {split} part, but holds train and test folders; rename it")
-    return _renamed(splits[WHOLE], f"{archive_stem(path).rpartition('-')[0]}/{split}")
+    return splits[WHOLE].renamed(f"{archive_stem(path).rpartition('-')[0]}/{split}")
 
 
 def _read_known(info: SourceInfo, wanted: tuple[str, ...], options: ReadOptions) -> dict[str, ImageSet]:
@@ -275,7 +267,7 @@ def _digits(options: ReadOptions) -> dict[str, ImageSet]:
         fit_arrays(pixels, options.image_size), labels, [str(k) for k in range(10)], layout="NCHW"
     )
     train, test = holdout(labels, 0.5, SPLIT_SEED)
-    return {"train": _renamed(whole.subset(train), "digits/train"), "test": _renamed(whole.subset(test), "digits/test")}
+    return {"train": whole.subset(train).renamed("digits/train"), "test": whole.subset(test).renamed("digits/test")}
 
 
 def _pair(path: Path) -> dict[str, Path]:
@@ -288,7 +280,3 @@ def _pair(path: Path) -> dict[str, Path]:
         if present:
             found[split] = present[0]
     return found
-
-
-def _renamed(images: ImageSet, name: str) -> ImageSet:
-    return ImageSet(images.images, images.labels, images.classes, name, images.checksum)

@@ -9,13 +9,12 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass
 from pathlib import Path
 
-from gence.data import DataError, known_sources
+from gence.data import known_sources
 from gence.data.archives import open_container
-from gence.data.decode import FORMATS
+from gence.data.decode import size_of
 from gence.data.layout import find_splits
 from gence.data.sources import container_paths
 
@@ -84,18 +83,10 @@ def choose_recipe(recipe: str, side: int, device: str) -> str:
 
 
 def _sampled_sizes(data: str) -> set[tuple[int, int]]:
-    from PIL import Image
-
     found: set[tuple[int, int]] = set()
     for path in container_paths(Path(data), None).values():
         with open_container(path) as container:
             names = [name for layout in find_splits(container).values() for name in layout.files]
-            for name in names[:: -(-len(names) // _SAMPLED) or 1]:
-                try:
-                    with Image.open(io.BytesIO(container.read(name)), formats=FORMATS) as image:
-                        found.add(image.size)
-                except DataError:
-                    raise
-                except Exception as error:
-                    raise DataError(f"{container.where(name)} is not a readable image: {error}") from error
+            sampled = names[:: -(-len(names) // _SAMPLED) or 1]
+            found |= {size_of(container.read(name), container.where(name)) for name in sampled}
     return found
