@@ -29,6 +29,23 @@ def test_prepare_decodes_once_and_describes_both_parts(tmp_path):
     assert gence("prepare", str(data), "--cache-dir", str(tmp_path / "cache")) == shown
 
 
+def test_prepare_says_what_is_left_out(tmp_path):
+    data = write_images(tmp_path / "photos", {"cat": 10, "dog": 10, ".fox": 10})
+    arguments = ["data", "prepare", str(data), "--cache-dir", str(tmp_path / "cache")]
+    result = CliRunner().invoke(create_app(), arguments, catch_exceptions=False)
+    assert f"note: {data}: left out .fox" in result.stderr
+    assert "note" not in result.stdout
+
+
+def test_photographs_of_several_sizes_can_be_checked(tmp_path):
+    data = write_images(tmp_path / "photos", {"cat": 5}, size=9)
+    write_images(data, {"dog": 5}, size=12)
+    shown = gence("check", str(data))
+    assert shown.count("note:") == 1
+    assert "--image-size" in shown
+    assert shown.endswith(f"{data}: sound\n")
+
+
 def test_check_of_sound_data():
     shown = gence("check", "digits")
     assert "digits/train: 896 images of 8 x 8 pixels, gray, 10 classes with" in shown

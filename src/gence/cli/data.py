@@ -48,8 +48,10 @@ def register(app: typer.Typer) -> None:
 
         Example: gence data prepare cifar10
         """
-        from gence.data import load
+        from gence.data import left_out_notes, load
 
+        for note in left_out_notes(source, data_dir):
+            typer.echo(f"note: {note}", err=True)
         splits = load(source, image_size=image_size, data_dir=data_dir, cache_dir=cache_dir, progress=True)
         for part in (splits.train, splits.test):
             typer.echo(_described(part))
