@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from gence.experiment.engines import Capacity, create_engine
+from gence.experiment.environment import environment_record
 from gence.experiment.failures import Failures
 from gence.experiment.fields import SpecError
 from gence.experiment.run import RunReport, _cohort_size, run_grid
 from gence.experiment.store import Store
-from gence.experiment.work import load_trainer
+from gence.experiment.work import load_trainer, seconds_per_run
 from tests.experiment import tiny_trainer
 from tests.experiment.tiny_trainer import make_specs, train
 
@@ -195,6 +196,20 @@ def test_ctrl_c_stops_cleanly_and_twice_at_once(run, store):
     with pytest.raises(KeyboardInterrupt):
         run(make_specs(1), trainer=twice)
     assert not list((store.root / "claims").glob("*.claim")), "claims end with the process's work"
+
+
+def test_the_record_names_the_device_that_was_used(run, store, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: f"GPU {device or 'in use'}")
+    spec, *others = make_specs(1)
+    run([spec], device="cpu")
+    assert store.read(spec.key).environment["device"] == "cpu"
+    # How long a run takes is known from this device's records alone.
+    known = [seconds_per_run(store, [spec.key], device) is not None for device in ("cpu", "auto", "cuda:1")]
+    assert known == [True, False, False]
+    run(others, device="auto")
+    assert [store.read(other.key).environment["device"] for other in others] == ["GPU in use"]
+    assert environment_record("cuda:1")["device"] == "GPU cuda:1"
 
 
 def test_predictions_are_kept_unless_told_otherwise(run, store):

@@ -170,7 +170,7 @@ def _train(spec: RunSpec, device: str, save: Path | None, store: Path | None, lo
     if result is None:
         raise RuntimeError("training was stopped although nothing asked for it")
     if records is not None:
-        records.write(spec, result, environment_record())
+        records.write(spec, result, environment_record(device))
     return result
 
 

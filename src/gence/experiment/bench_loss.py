@@ -92,7 +92,7 @@ def bench_loss(
             milliseconds = row["both_cold_ms"]["median"] if on_gpu else row["both_ms"]["median"]
             row["percent_of_copy"] = 100 * moved / (milliseconds / 1e3) / bandwidth
         rows += measured
-    environment = {**environment_record(), "torch": torch.__version__}
+    environment = {**environment_record(device), "torch": torch.__version__}
     if not on_gpu:
         environment["device"] = f"cpu, {torch.get_num_threads()} threads"
     record = {"bench": "loss", "environment": environment, "copy_gb_per_s": bandwidth / 1e9, "rows": rows}

@@ -60,7 +60,7 @@ def bench_step(
         for way, (ce, gence) in ways.items():
             repeats = inner if way == "graph" else max(1, inner // 3)
             rows.append({"model": name, "way": way, **_paired(ce, gence, pairs, repeats, place)})
-    environment = {**environment_record(), "torch": torch.__version__}
+    environment = {**environment_record(device), "torch": torch.__version__}
     record = {"bench": "step", "environment": environment, "batch_size": batch_size, "K": num_classes, "rows": rows}
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)

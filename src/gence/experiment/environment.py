@@ -14,9 +14,9 @@ from typing import Any
 _PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "timm", "ray")
 
 
-def environment_record() -> dict[str, Any]:
-    """Return the versions, the commit and the device of this process; names of machines and users are left out."""
-    return {"commit": commit(), "device": device_name(), "platform": _platform(), "versions": versions()}
+def environment_record(device: str = "auto") -> dict[str, Any]:
+    """Return versions, commit and the name of the device that was used; names of machines and users are left out."""
+    return {"commit": commit(), "device": device_name(device), "platform": _platform(), "versions": versions()}
 
 
 @functools.cache
@@ -53,11 +53,11 @@ def commit() -> str | None:
     return f"{head}+changes" if edited else head
 
 
-def device_name() -> str:
-    """Return the name of the GPU in use, or "cpu"."""
+def device_name(device: str = "auto") -> str:
+    """Return the name of the GPU that `device` ("auto", "cpu", "cuda" or "cuda:1") means here, or "cpu"."""
     torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
-        return str(torch.cuda.get_device_name())
+    if device != "cpu" and torch is not None and torch.cuda.is_available():
+        return str(torch.cuda.get_device_name(None if device == "auto" else device))
     return "cpu"
 
 

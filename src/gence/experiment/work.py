@@ -134,9 +134,9 @@ def load_trainer(trainer: Trainer | str) -> Trainer:
     return loaded
 
 
-def seconds_per_run(store: Store, peers: Sequence[str]) -> float | None:
-    """Return how long one run of a kind takes on this device, from a few of its records; None if there are none."""
-    device = device_name()
+def seconds_per_run(store: Store, peers: Sequence[str], device: str) -> float | None:
+    """Return how long one run of a kind takes on a device, from a few of its records; None if there are none."""
+    name = device_name(device)
     seen: list[float] = []
     for key in peers:
         if len(seen) == _ESTIMATE_FROM:
@@ -144,7 +144,7 @@ def seconds_per_run(store: Store, peers: Sequence[str]) -> float | None:
         if store.has(key):
             record = store.read(key)
             # A diverged run may have ended early, and another device says little about this one.
-            if record.environment.get("device") == device and record.result.status == "done":
+            if record.environment.get("device") == name and record.result.status == "done":
                 seen.append(record.result.wall_s)
     return sum(seen) / len(seen) if seen else None
 
@@ -212,7 +212,7 @@ class _CohortWork:
         """Return as many of the runs as can be done before the deadline, as far as finished runs tell."""
         if self.options.deadline is None or not specs:
             return specs
-        each = seconds_per_run(self.store, self.task.peers)
+        each = seconds_per_run(self.store, self.task.peers, self.options.device)
         if not each or each * _MARGIN > (self.options.time_limit or 0):
             # Unknown, or longer than a whole lease: then only beginning it, and going on next time, gets it done.
             return specs
@@ -228,7 +228,7 @@ class _CohortWork:
             return
         if not self.options.keep_predictions:
             result = dataclasses.replace(result, predictions=None)
-        written = self.store.write(spec, result, environment_record())
+        written = self.store.write(spec, result, environment_record(self.options.device))
         (self.outcome.done if written else self.outcome.already).append(spec.key)
         Failures(self.store.root).forget(spec.key)
 
