@@ -92,6 +92,8 @@ def test_failed_runs_end_with_an_error(tmp_path) -> None:
         (["run", "table1", "--rows", "mnist-*", "--dry-run"], "matches no row of table1"),
         (["run", "table1", "--cohort-size", "many"], "expected auto or a whole number"),
         (["run", "table1", "--engine", "slurm"], "engine is 'slurm'"),
+        (["run", "table1", "--engine", "gpus", "--workers", "-1"], "workers is -1; expected at least 1"),
+        (["tune", "table1", "--engine", "gpus", "--workers", "0"], "workers is 0; expected at least 1"),
         (["run", "epoch_time", "table1"], "run it alone"),
         (["run", "missing.toml"], "there is no grid file"),
     ],

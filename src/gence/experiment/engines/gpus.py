@@ -36,6 +36,10 @@ class GpusEngine:
 
     workers: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.workers is not None and self.workers < 1:
+            raise ValueError(f"workers is {self.workers}; expected at least 1, or nothing for one a GPU")
+
     def capacity(self, device: str) -> Capacity:
         """Return room for one cohort in each process."""
         gpus = visible_gpus()
