@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import threading
+import time
+
 import pytest
 from typer.testing import CliRunner
 
@@ -59,6 +65,34 @@ def test_a_stopped_run_goes_on_to_the_same_store(tmp_path) -> None:
     assert outcomes(Store(parts)) == outcomes(Store(whole))
     merged = invoke("store", "merge", parts, whole)
     assert "0 records added, 6 were there, 0 differ from ours" in merged
+
+
+@contextlib.contextmanager
+def signalled(number: signal.Signals, store):
+    """Send this process a signal as soon as a run of the store is at work."""
+
+    def send() -> None:
+        for _ in range(3000):
+            if list((store / "claims").glob("*.claim")):
+                os.kill(os.getpid(), number)
+                return
+            time.sleep(0.01)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    yield
+    sender.join()
+
+
+@pytest.mark.parametrize(("number", "code", "name"), [(signal.SIGINT, 130, "Ctrl-C"), (signal.SIGTERM, 143, "SIGTERM")])
+@pytest.mark.parametrize("command", [["run"], ["tune", "--trials", "1", "--losses", "ce"]])
+def test_a_signal_ends_it_with_its_code(tmp_path, command, number, code, name) -> None:
+    path, store = tmp_path / "grid.toml", tmp_path / "store"
+    path.write_text(GRID.format(epochs=5000))
+    with signalled(number, store):
+        output = invoke(*command, path, "--store", store, "--device", "cpu", code=code)
+    assert f"stopped by {name}; run it again to go on" in " ".join(output.split())
+    assert not list((store / "claims").glob("*.claim"))
 
 
 def test_dry_run_lists_and_does_nothing(tmp_path, grid) -> None:

@@ -81,6 +81,7 @@ def register(app: typer.Typer) -> None:
         )
         for key, error in report.failed.items():
             typer.echo(f"{key} failed: {error}", err=True)
+        _exit_if_interrupted(report.stopped)
         if report.failed:
             raise typer.Exit(1)
 
@@ -132,6 +133,7 @@ def register(app: typer.Typer) -> None:
             for best in report.best:
                 changes = ", ".join(f"{name} {value}" for name, value in best.changes.items())
                 typer.echo(f"  {best.asked}: {best.value:.4f} after {best.trials} of {trials} trials; {changes}")
+            _exit_if_interrupted(report.stopped)
             if report.stopped:
                 return
 
@@ -161,6 +163,13 @@ def store_at(path: Path | None, *, must_exist: bool = False) -> Store:
 def split_words(text: str) -> tuple[str, ...]:
     """Return the words of a list that is separated by commas."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _exit_if_interrupted(stopped: str | None) -> None:
+    """End with the code that a shell expects of a command that a signal stopped."""
+    codes = {"interrupted": 130, "SIGTERM": 143}
+    if stopped in codes:
+        raise typer.Exit(codes[stopped])
 
 
 def _run_options(engine: str, workers: int | None, cohort_size: str, device: str, compile: bool) -> dict[str, Any]:

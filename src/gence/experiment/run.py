@@ -63,7 +63,8 @@ class RunReport:
             parts.append(f"{len(self.failed)} failed (see failures/ in the store)")
         parts.append(f"{len(self.left)} left" if self.left else "none left")
         if self.stopped:
-            parts[-1] += f": stopped by {self.stopped}; run it again to go on"
+            by = "Ctrl-C" if self.stopped == "interrupted" else self.stopped
+            parts[-1] += f": stopped by {by}; run it again to go on"
         return ", ".join(parts)
 
 
