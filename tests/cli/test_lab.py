@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import sys
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -9,6 +10,7 @@ from typer.testing import CliRunner
 
 from gence.cli import main
 from gence.cli.app import create_app
+from gence.cli.errors import shown_plainly
 from gence.data import load
 from gence.experiment.predict import load_model
 from gence.experiment.store import Store
@@ -122,6 +124,11 @@ def test_predict_writes_a_line_an_image(saved, tmp_path):
     (["train", "--device", "tpu9"], "device is 'tpu9'"),
     (["train", "--log", "wandb", "x"], "expected: --log tensorboard DIR"),
     (["train", "--save", "."], "is a folder"),
+    (["train", "--save", f"{__file__}/model"], "test_lab.py is a file, not a folder"),
+    (["predict", "nothing.safetensors", ".", "--out", "."], "is a folder"),
+    (["bench", "loss", "--out", "."], "is a folder"),
+    (["bench", "train", "--out", f"{__file__}/x.json"], "test_lab.py is a file, not a folder"),
+    (["compare", "--out", __file__], "test_lab.py is a file; a store is a folder"),
     (["evaluate", "nothing.safetensors"], "does not exist"),
     (["predict", "nothing.safetensors", "."], "does not exist"),
 ])  # fmt: skip
@@ -129,6 +136,12 @@ def test_mistakes_are_one_line_that_says_what_to_do(monkeypatch, capsys, argumen
     shown = failure(monkeypatch, capsys, *arguments)
     assert message in shown
     assert "Traceback" not in shown
+
+
+def test_what_the_system_refuses_is_one_line_too(capsys):
+    with pytest.raises(SystemExit, match="2"), shown_plainly():
+        Path(__file__, "x").write_text("")
+    assert capsys.readouterr().err.startswith(f"gence: {__file__}/x: Not a directory; check the path")
 
 
 @pytest.mark.parametrize("command", ["train", "evaluate", "predict"])

@@ -9,6 +9,7 @@ from gence.cli.app import create_app
 from gence.experiment.result import RunResult
 from gence.experiment.store import Store
 from gence.paper.table1 import table1
+from tests.experiment.small_disk import run_on_small_disk
 
 
 def invoke(*arguments: object, code: int = 0) -> str:
@@ -62,6 +63,77 @@ def test_export_writes_a_row_a_record(tmp_path, ending: str) -> None:
     frame = pd.read_csv(target) if ending == "csv" else pd.read_parquet(target)
     assert frame["accuracy"].tolist() == [0.5] * 3
     assert sorted(frame["seed"]) == [0, 1, 2]
+
+
+def test_export_makes_the_folder_and_replaces_the_file(tmp_path) -> None:
+    store, target = filled(tmp_path / "store", range(3)), tmp_path / "new" / "runs.csv"
+    for _ in range(2):
+        invoke("export", store.root, target)
+    assert [path.name for path in target.parent.iterdir()] == ["runs.csv"]
+    with pytest.raises(ValueError, match=r"runs\.csv is a file, not a folder"):
+        invoke("export", store.root, target / "again.csv")
+    folder = tmp_path / "folder.csv"
+    folder.mkdir()
+    with pytest.raises(ValueError, match="is a folder; name a file in it"):
+        invoke("export", store.root, folder)
+
+
+FULL_AND_READ_ONLY = """
+import os, shutil, sys
+from pathlib import Path
+import torch
+from PIL import Image
+from gence.cli import main
+
+disk = Path(disk)
+folder = disk.parent
+
+def gence(*arguments):
+    sys.argv = ["gence", *map(str, arguments)]
+    sys.stderr = sys.stdout
+    try:
+        main()
+    except SystemExit as ended:
+        print("ENDED", ended.code)
+
+def train(*arguments):
+    gence("train", "--n", "40", "--set", "recipe.epochs=1", "--device", "cpu", *arguments)
+
+train("--store", disk / "store", "--save", folder / "model.safetensors")
+(folder / "images").mkdir()
+for i in range(200):
+    Image.new("L", (8, 8)).save(folder / "images" / f"{i}.png")
+shutil.copytree(disk / "store", folder / "store")
+try:
+    with (disk / "filler").open("wb", buffering=0) as filler:
+        while filler.write(b"x" * 512):
+            pass
+except OSError:
+    pass
+print("BEGIN")
+gence("store", "export", folder / "store", disk / "runs.csv")
+gence("store", "export", folder / "store", disk / "runs.parquet")
+gence("predict", folder / "model.safetensors", folder / "images", "--out", disk / "p.csv", "--device", "cpu")
+train("--save", disk / "model.safetensors")
+print("LEFT", sorted(path.name for path in disk.iterdir()))
+assert os.system(f"mount -o remount,ro {disk}") == 0
+gence("store", "pack", disk / "store")
+gence("store", "export", folder / "store", disk / "runs.csv")
+print("READ")
+gence("store", "check", disk / "store")
+"""
+
+
+def test_a_full_and_a_read_only_disk_are_one_line_and_leave_no_part_of_a_file(tmp_path) -> None:
+    output = run_on_small_disk(tmp_path, FULL_AND_READ_ONLY, "1m").partition("BEGIN\n")[2]
+    assert "Traceback" not in output
+    lines = [line for line in output.splitlines() if line.startswith(("gence: ", "ENDED", "LEFT"))]
+    full = [f"gence: no space left to write {tmp_path}/disk", "ENDED 2"]
+    expected = [*full * 4, "LEFT ['filler', 'store']",
+                f"gence: {tmp_path}/disk/store/records.jsonl cannot be written: Read-only file system", "ENDED 2",
+                f"gence: the target {tmp_path}/disk/runs.csv cannot be written", "ENDED 2"]  # fmt: skip
+    assert [line[: len(part)] for line, part in zip(lines, expected, strict=False)] == expected
+    assert "1 records are sound, 0 problems" in output.partition("READ\n")[2]
 
 
 def test_a_wrong_ending_is_an_error(tmp_path) -> None:

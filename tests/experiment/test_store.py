@@ -21,6 +21,7 @@ from gence.experiment.environment import commit, environment_record
 from gence.experiment.pack import Pack
 from gence.experiment.result import RunResult
 from gence.experiment.store import Store, StoreError
+from tests.experiment.small_disk import run_on_small_disk
 from tests.experiment.tiny_trainer import make_specs, train
 
 SPECS = make_specs(3, losses=("ce", "gence(anchor=0.1)"))
@@ -319,8 +320,9 @@ def test_export(tmp_path):
 
 def test_a_path_that_cannot_be_a_store_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="is a file"):
-        Store(tmp_path / "file")
+    for path in (tmp_path / "file", tmp_path / "file" / "store"):
+        with pytest.raises(StoreError, match="file is a file; a store is a folder"):
+            Store(path)
     with pytest.raises(StoreError, match="there is no store"):
         Store(tmp_path / "absent", must_exist=True)
 
@@ -418,7 +420,7 @@ def test_a_garbled_claim_lives_by_its_age(tmp_path, content):
 
 
 SMALL_DISK = """
-import sys; sys.path.insert(0, {tests!r}); import grid_driver, os
+import sys; sys.path.insert(0, TESTS); import grid_driver, os
 from tiny_trainer import make_specs, train
 from gence.experiment.store import Store, StoreError
 from gence.experiment.run import run_grid
@@ -427,9 +429,9 @@ from gence.experiment.checkpoint import write_tensors
 from gence.experiment.failures import Failures
 
 def with_checkpoints(specs, *, workdir, **options):
-    write_tensors(workdir / "cohort.safetensors", {{"a": torch.zeros(100_000)}}, {{}})
+    write_tensors(workdir / "cohort.safetensors", {"a": torch.zeros(100_000)}, {})
 
-store = Store({mount!r} + "/store")
+store = Store(disk + "/store")
 specs = make_specs(30)
 try:
     run_grid(specs, store, device="cpu", trainer=with_checkpoints)
@@ -443,29 +445,21 @@ try:
 except StoreError as error:
     print("FULL:", error)
 print("SOUND", store.check().ok, 0 < len(store.keys()) < 60, len(list(store.root.rglob(".writing-*"))))
-before = {{key: store.line(key) for key in store.keys()}}
-assert os.system("mount -o remount,ro " + {mount!r}) == 0
+before = {key: store.line(key) for key in store.keys()}
+assert os.system("mount -o remount,ro " + disk) == 0
 try:
-    run_grid(specs, Store({mount!r} + "/store"), device="cpu", trainer=train)
+    run_grid(specs, Store(disk + "/store"), device="cpu", trainer=train)
     print("NO ERROR")
 except StoreError as error:
     print("READ-ONLY:", error)
-print("SAME", before == {{key: store.line(key) for key in store.keys()}}, store.check().ok)
+print("SAME", before == {key: store.line(key) for key in store.keys()}, store.check().ok)
 """
 
 
 def test_a_full_and_a_read_only_disk_give_clear_errors_and_lose_nothing(tmp_path):
-    mount = tmp_path / "mount"
-    mount.mkdir()
-    trial = ["unshare", "-rm", "mount", "-t", "tmpfs", "-o", "size=192k", "tmpfs", str(mount)]
-    if shutil.which("unshare") is None or subprocess.run(trial, capture_output=True).returncode != 0:
-        pytest.skip("mounting a small disk is not permitted here")
-    script = tmp_path / "script.py"
-    script.write_text(SMALL_DISK.format(tests=str(Path(__file__).parent), mount=str(mount)))
-    shell = f"mount -t tmpfs -o size=192k tmpfs {mount} && exec {sys.executable} {script}"
-    done = subprocess.run(["unshare", "-rm", "sh", "-c", shell], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    checkpoint, failures, full, sound, read_only, same = done.stdout.splitlines()
+    code = f"TESTS = {str(Path(__file__).parent)!r}\n{SMALL_DISK}"
+    output = run_on_small_disk(tmp_path, code, "192k")
+    checkpoint, failures, full, sound, read_only, same = output.splitlines()
     assert checkpoint.startswith("CHECKPOINT: no space left to write")
     assert failures == "FAILURES {} []", "a full disk is no fault of the run"
     assert full.startswith("FULL: no space left to write")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gence.cli.errors import check_out
 from gence.cli.settings import read_names, read_settings
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def register(app: typer.Typer) -> None:
         from gence.experiment.bench_train import bench_train, write_record
         from gence.experiment.recipe import named_recipe
 
+        check_out("--out", out)
         record = bench_train(
             read_names(models),
             data=data,
@@ -103,6 +105,7 @@ def register(app: typer.Typer) -> None:
         from gence.experiment.bench_loss import bench_loss, print_table
 
         asked = _shapes(shapes, dtype) if shapes else None
+        check_out("--out", out)
         record = bench_loss(asked, device, out, quick=quick, compile=compile)
         print_table(record)
         if out is not None:

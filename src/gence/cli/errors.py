@@ -6,25 +6,53 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 
 @contextmanager
 def shown_plainly() -> Iterator[None]:
-    """Print wrong input and missing packages as one line and exit with 2; GENCE_DEBUG=1 shows the traceback."""
+    """Print wrong input, missing packages and what a disk refuses as one line and exit with 2.
+
+    GENCE_DEBUG=1 shows the traceback.
+    """
     from gence.experiment.atomic import StoreError
 
     try:
         yield
-    except (ValueError, TypeError, FileNotFoundError, PermissionError, StoreError) as error:
+    except (ValueError, TypeError, StoreError) as error:
         if os.environ.get("GENCE_DEBUG"):
             raise
         sys.exit(_fail(str(error)))
+    except OSError as error:
+        if os.environ.get("GENCE_DEBUG"):
+            raise
+        sys.exit(_fail(_said_by_the_system(error)))
     except ModuleNotFoundError as error:
         if os.environ.get("GENCE_DEBUG"):
             raise
         sys.exit(_fail(f"this command needs the package {error.name!r}; install it, or the extra that brings it"))
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def check_out(option: str, path: Path | None) -> None:
+    """Raise an error now, rather than after the work, if a file cannot be written at `path`."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise ValueError(f"{option} {path} is a folder; name a file in it")
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if not folder.is_dir():
+        raise ValueError(f"{option} {path} cannot be written: {folder} is a file, not a folder")
+    if not os.access(folder, os.W_OK | os.X_OK) or (path.exists() and not os.access(path, os.W_OK)):
+        raise ValueError(f"{option} {path} cannot be written: no permission, or a read-only disk; name another place")
+
+
+def _said_by_the_system(error: OSError) -> str:
+    if error.strerror is None:  # raised by a library, with a sentence of its own
+        return str(error)
+    where = "" if error.filename is None else f"{error.filename}: "
+    return f"{where}{error.strerror}; check the path, who may write there, and the space that is left"
 
 
 def _fail(message: str) -> int:

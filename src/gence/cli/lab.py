@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gence.cli.errors import check_out
 from gence.cli.settings import read_names, read_settings
 
 if TYPE_CHECKING:
@@ -78,8 +79,7 @@ def register(app: typer.Typer) -> None:
         ).replace(**read_settings(setting or []))
         if log is not None and log[0] != "tensorboard":
             raise ValueError(f"--log is {log[0]!r}; expected: --log tensorboard DIR")
-        if save is not None and save.is_dir():
-            raise ValueError(f"--save {save} is a folder; name a file in it, such as {save / 'model.safetensors'}")
+        check_out("--save", save)
         result = _stored(spec, store) if store is not None and save is None and log is None else None
         if result is None:
             result = _train(spec, device, save, store, None if log is None else log[1])
@@ -117,6 +117,7 @@ def register(app: typer.Typer) -> None:
         """
         from gence.experiment.predict import load_model, write_predictions
 
+        check_out("--out", out)
         trained = load_model(model, device)
         if offset:
             trained.required_offset()

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from gence.cli.errors import check_out
+
 _Folder = Annotated[Path, typer.Argument(help="Folder of records.")]
 
 
@@ -77,6 +79,7 @@ def register(app: typer.Typer) -> None:
         writers = {".csv": source.export_csv, ".parquet": source.export_parquet}
         if to.suffix not in writers:
             raise ValueError(f"{to} ends in {to.suffix or 'nothing'!r}; expected a file that ends in .csv or .parquet")
+        check_out("the target", to)
         typer.echo(f"wrote {writers[to.suffix](to)} rows to {to}")
 
     @group.command()

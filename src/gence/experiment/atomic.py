@@ -34,7 +34,7 @@ def create(path: Path, data: bytes, *, durable: bool = True) -> bool:
     try:
         return _named_once(temporary, path, durable=durable)
     except OSError as error:
-        raise _explained(error, path) from error
+        raise explained(error, path) from error
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -46,7 +46,7 @@ def replace(path: Path, data: bytes) -> None:
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise _explained(error, path) from error
+        raise explained(error, path) from error
     _flush_folder(path.parent)
 
 
@@ -60,13 +60,13 @@ def writing(path: Path) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _explained(error, path) from error
+        raise explained(error, path) from error
     try:
         yield temporary
         temporary.replace(path)
     except OSError as error:
         if error.filename in (None, str(temporary), temporary):
-            raise _explained(error, path) from error
+            raise explained(error, path) from error
         raise  # another file's error: what is written is read from somewhere
     finally:
         with contextlib.suppress(OSError):
@@ -79,7 +79,7 @@ def remove(path: Path) -> None:
         if path.exists():  # asked first: a read-only disk refuses to delete even what is not there
             path.unlink(missing_ok=True)
     except OSError as error:
-        raise _explained(error, path) from error
+        raise explained(error, path) from error
 
 
 def _temporary(path: Path) -> Path:
@@ -100,7 +100,7 @@ def _written_beside(path: Path, data: bytes, *, durable: bool = True) -> Path:
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        raise _explained(error, path) from error
+        raise explained(error, path) from error
     return temporary
 
 
@@ -132,7 +132,7 @@ def _flush_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def _explained(error: OSError, path: Path) -> StoreError:
+def explained(error: OSError, path: Path) -> StoreError:
     """Return the error as a sentence that says what is wrong with the place and what to do."""
     if error.errno in _FULL:
         return StoreError(

@@ -54,11 +54,17 @@ class Pack:
         atomic.replace(self.path, b"".join(lines[key] + b"\n" for key in sorted(lines)))
         self._signature = None
 
-    def locked(self) -> FileLock:
-        """Return the lock that keeps two processes from packing at once, which could lose records."""
-        folder = self.path.parent / "claims"
-        folder.mkdir(parents=True, exist_ok=True)
-        return FileLock(folder / "pack.lock")
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the lock that keeps two processes from packing at once, which could lose records."""
+        lock = FileLock(self.path.parent / "claims" / "pack.lock")
+        try:
+            Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
+            held = lock.acquire()
+        except OSError as error:
+            raise atomic.explained(error, self.path) from error
+        with held:
+            yield
 
     def ensure_only_records(self) -> None:
         """Raise `StoreError` if a line is no record: whoever rewrites the file would lose what is left of one."""

@@ -17,6 +17,7 @@ from gence.data.archives import open_container
 from gence.data.containers import Container, is_ignored
 from gence.data.decode import decode_all, decode_image
 from gence.data.layout import IMAGE_SUFFIXES
+from gence.experiment import atomic
 from gence.experiment.checkpoint import read_tensors
 from gence.experiment.device import resolve_device
 from gence.experiment.evaluate import ood_name, predict_logits, score
@@ -199,21 +200,18 @@ def write_predictions(
         The number of images.
     """
     count = 0
-    out.parent.mkdir(parents=True, exist_ok=True)
-    part = out.with_name(f".{out.name}.part")
-    try:
-        with part.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(["file", "predicted", "confidence", *(f"p_{name}" for name in model.classes)])
-            for names, probs in predict_folder(model, folder, offset=offset, progress=progress):
-                for name, row in zip(names, probs.tolist(), strict=True):
-                    best = max(range(len(row)), key=row.__getitem__)
-                    shown = [f"{value:.6g}" for value in row]
-                    writer.writerow([name, model.classes[best], shown[best], *shown])
-                count += len(names)
-        part.replace(out)
-    finally:
-        part.unlink(missing_ok=True)
+    with (
+        atomic.writing(out) as part,
+        part.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file,
+    ):
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["file", "predicted", "confidence", *(f"p_{name}" for name in model.classes)])
+        for names, probs in predict_folder(model, folder, offset=offset, progress=progress):
+            for name, row in zip(names, probs.tolist(), strict=True):
+                best = max(range(len(row)), key=row.__getitem__)
+                shown = [f"{value:.6g}" for value in row]
+                writer.writerow([name, model.classes[best], shown[best], *shown])
+            count += len(names)
     return count
 
 

@@ -73,8 +73,8 @@ class Store:
         self.root = Path(path)
         self._pack = Pack(self.root / "records.jsonl")
         self._predictions = Predictions(self.root / "predictions")
-        if self.root.exists() and not self.root.is_dir():
-            raise StoreError(f"the store {self.root} is a file; a store is a folder")
+        if in_the_way := [place for place in (self.root, *self.root.parents) if place.is_file()]:
+            raise StoreError(f"the store {self.root} cannot be: {in_the_way[0]} is a file; a store is a folder")
         if must_exist and not self.root.is_dir():
             raise StoreError(f"there is no store at {self.root}; check the path, or make one with `gence run`")
 
@@ -155,13 +155,15 @@ class Store:
     def export_parquet(self, path: str | os.PathLike[str]) -> int:
         """Write `frame()` to a Parquet file; return the number of rows."""
         frame = self.frame()
-        frame.to_parquet(path, index=False)
+        with atomic.writing(Path(path)) as part:
+            frame.to_parquet(part, index=False)
         return len(frame)
 
     def export_csv(self, path: str | os.PathLike[str]) -> int:
         """Write `frame()` to a CSV file; return the number of rows."""
         frame = self.frame()
-        frame.to_csv(path, index=False)
+        with atomic.writing(Path(path)) as part:
+            frame.to_csv(part, index=False)
         return len(frame)
 
     def merge(self, other: Store) -> MergeReport:
