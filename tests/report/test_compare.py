@@ -228,3 +228,34 @@ def test_diverged_runs_are_shown_and_not_judged(compared, tmp_path):
     assert row.cells[3].text.endswith("(2 of 3)")
     assert "GenCE: 1 of 3 runs diverged" in chapter.concerns[0]
     assert not math.isnan(chapter.verdict.of("nll").summaries["gence"].mean)
+
+
+def test_records_of_other_images_do_not_stand_in(image_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = image_folder(["a", "b"], 20)
+    options = {"losses": ["ce"], "seeds": 1, "epochs": 1, "batch_size": 8, "device": "cpu", "files": False}
+    compare("photos", **options, out="r1", console=quiet())
+    for spelling in ("photos/", "./photos"):
+        again = compare(spelling, **options, out="r1", console=quiet())
+        assert (len(again.runs.done), len(again.runs.skipped)) == (0, 1)
+    for image in data.rglob("*.png"):
+        pixels = np.asarray(Image.open(image))
+        Image.fromarray(255 - pixels).save(image)
+    report = build_report("r1/store")
+    assert report.chapters[0].mistakes is None  # what was mistaken is not to be seen any more
+    with pytest.raises(DataError, match=r"photos is not what it was .* in r1/store was made: the training images"):
+        compare("photos", **options, out="r1", console=quiet())
+    with pytest.raises(DataError, match="photos is not what it was"):
+        compare("photos", **options, tune_trials=1, out="r1", console=quiet())
+    assert len(compare("photos", **options, out="r2", console=quiet()).runs.done) == 1
+
+
+def test_one_store_for_two_folders_of_one_name(image_folder, tmp_path, monkeypatch):
+    options = {"losses": ["ce"], "seeds": 1, "epochs": 1, "batch_size": 8, "device": "cpu", "files": False}
+    for folder, classes in (("one", ["a", "b"]), ("two", ["a", "c"])):
+        image_folder(classes, 20, tmp_path / folder / "photos")
+    monkeypatch.chdir(tmp_path / "one")
+    compare("photos", **options, store=tmp_path / "store", console=quiet())
+    monkeypatch.chdir(tmp_path / "two")
+    with pytest.raises(DataError, match=r"name another folder \(--store"):
+        compare("photos", **options, store=tmp_path / "store", console=quiet())

@@ -30,10 +30,9 @@ from gence.data.decode import decode_all, decode_image, fit_arrays
 from gence.data.images import DataError, DataSplits, ImageSet
 from gence.data.known import KNOWN, SourceInfo
 from gence.data.layout import WHOLE, SplitLayout, check_same_classes, find_splits
+from gence.data.source_names import HUB_PREFIX
 from gence.data.split_off import SPLIT_SEED, split_off_test
 from gence.data.subsets import holdout
-
-HUB_PREFIX = "hf:"
 
 
 @dataclass(frozen=True)
@@ -163,6 +162,15 @@ def container_paths(source: str | Path, data_dir: Path | None) -> dict[str, Path
         names = ", ".join(KNOWN)
         raise DataError(f"{source!s} is no known data set ({names}), and no folder or archive of that name exists")
     return found
+
+
+def has_own_test_part(source: str | Path, data_dir: Path | None = None) -> bool:
+    """Whether somebody said which images are for testing; where not, `load` splits them off."""
+    paths = container_paths(source, data_dir)
+    if WHOLE not in paths:
+        return True
+    with open_container(paths[WHOLE]) as container:
+        return WHOLE not in find_splits(container)
 
 
 def read_container(path: Path, title: str, options: ReadOptions, *, allow_flat: bool = False) -> dict[str, ImageSet]:

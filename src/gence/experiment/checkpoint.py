@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gence._version import __version__
 from gence.experiment import atomic
+from gence.experiment.same_data import changed_parts
 from gence.experiment.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -34,18 +35,21 @@ class SavedCohort:
 class CohortCheckpoint:
     """The one checkpoint file of a cohort, named by the keys of its runs.
 
-    A file of another version of gence is not used: what its tensors mean may have changed.
+    A file of another version of gence is not used: what its tensors mean may have changed. Nor is one whose images
+    were others (`data` has their checksums): half of a training on each would be a training on neither.
     """
 
-    def __init__(self, folder: Path, specs: Sequence[RunSpec]) -> None:
+    def __init__(self, folder: Path, specs: Sequence[RunSpec], data: Mapping[str, str] | None = None) -> None:
         name = hashlib.sha256("/".join(spec.key for spec in specs).encode()).hexdigest()[:16]
         self.path = folder / f"cohort-{name}.safetensors"
+        self._data = dict(data or {})
 
     def save(self, epoch: int, elapsed_s: float, tensors: list[dict[str, Tensor]], sums: list[list[Tensor]]) -> None:
         """Write the state after ``epoch`` epochs, which took ``elapsed_s`` seconds."""
         flat = {f"run{i}/{name}": value for i, run in enumerate(tensors) for name, value in run.items()}
         flat |= {f"sums{i}": torch.stack(run) for i, run in enumerate(sums)}
-        write_tensors(self.path, flat, {"epoch": str(epoch), "elapsed_s": str(elapsed_s), "gence": __version__})
+        notes = {"epoch": str(epoch), "elapsed_s": str(elapsed_s), "gence": __version__}
+        write_tensors(self.path, flat, {**notes, "data": json.dumps(self._data)})
 
     def load(self) -> SavedCohort | None:
         """The state that was saved, or None; a file that cannot be read was never finished and is not used."""
@@ -57,7 +61,7 @@ class CohortCheckpoint:
             flat, notes = read_tensors(self.path)
         except SafetensorError:
             return None
-        if notes.get("gence") != __version__:
+        if notes.get("gence") != __version__ or changed_parts(json.loads(notes.get("data", "{}")), self._data):
             return None
         count = sum(name.startswith("sums") for name in flat)
         tensors = [
@@ -81,7 +85,7 @@ def save_model(path: Path, trainee: Trainee, offset: Tensor | None) -> None:
         flat["offset"] = offset
     shape = list(problem.train.images.shape[1:])
     notes = {"spec": trainee.spec.to_json(), "classes": json.dumps(problem.classes), "image_shape": json.dumps(shape)}
-    write_tensors(path, flat, notes)
+    write_tensors(path, flat, {**notes, "data": json.dumps(problem.checksums)})
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], notes: dict[str, str]) -> None:

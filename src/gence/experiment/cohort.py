@@ -95,7 +95,8 @@ def train_cohort(
         raise ValueError("specs: expected runs whose steps have one shape (one cohort_key), got several")
     place = resolve_device(device)
     cohort = Cohort(specs, place, compile=compile, loader=loader or ProblemLoader(place, cache_dir, progress))
-    checkpoint = CohortCheckpoint(workdir, specs) if workdir else None
+    # Runs of one cohort_key have one source.
+    checkpoint = CohortCheckpoint(workdir, specs, cohort.trainees[0].problem.checksums) if workdir else None
     finished = cohort.train(on_epoch, should_stop, checkpoint, checkpoint_every_s)
     if not finished:
         return [None] * len(specs)
@@ -195,6 +196,7 @@ class Cohort:
                 tables=found.tables,
                 predictions=found.predictions or None,
                 wall_s=share,
+                data=self.trainees[i].problem.checksums,
             )
             for i, found in enumerate(judged)
         ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +17,13 @@ from gence.data.archives import open_container
 from gence.data.containers import Container, is_ignored
 from gence.data.decode import decode_all, decode_image
 from gence.data.layout import IMAGE_SUFFIXES
+from gence.data.source_names import same_source
+from gence.data.sources import has_own_test_part
 from gence.experiment import atomic
 from gence.experiment.checkpoint import read_tensors
 from gence.experiment.device import resolve_device
 from gence.experiment.evaluate import ood_name, predict_logits, score
+from gence.experiment.same_data import changed_parts, data_checksums
 from gence.experiment.spec import RunSpec
 from gence.models import ImageClassifier, create_model
 
@@ -39,6 +42,7 @@ class TrainedModel:
         mean: normalisation of its inputs, (C,).
         std: likewise.
         offset: the class offsets (K,) that put the marginal of its training logits back, or None.
+        data: checksums of the images it was trained and judged on; empty for files of older versions.
     """
 
     classifier: ImageClassifier
@@ -48,6 +52,7 @@ class TrainedModel:
     mean: Tensor
     std: Tensor
     offset: Tensor | None
+    data: dict[str, str] = field(default_factory=dict)
 
     def logits(self, images: Tensor) -> Tensor:
         """Float32 logits (n, K) of uint8 images (n, C, H, W), on the network's device."""
@@ -111,6 +116,7 @@ def load_model(path: str | Path, device: str = "auto") -> TrainedModel:
         tensors["mean"].to(place),
         tensors["std"].to(place),
         None if offset is None else offset.to(place),
+        json.loads(notes.get("data", "{}")),
     )
 
 
@@ -130,11 +136,25 @@ def evaluate_model(
         ood: sources of out-of-distribution images.
         cache_dir: where decoded images are kept.
         progress: a bar on stderr while images are decoded or downloaded.
+
+    Raises:
+        DataError: the source cannot be read; or it is the one the network was trained on, and has changed since, so
+            that images of its test part may have been trained on.
+        ValueError: the classes differ from the network's.
     """
     channels, height, _ = model.image_shape
     # The data it was trained on is in the cache as it was read then.
-    size = model.spec.image_size if data == model.spec.data else height
-    test = load(data, image_size=size, cache_dir=cache_dir, progress=progress).test.with_channels(channels)
+    own = same_source(data, model.spec.data)
+    splits = load(data, image_size=model.spec.image_size if own else height, cache_dir=cache_dir, progress=progress)
+    changed = changed_parts(model.data, data_checksums(splits)) if own else []
+    # One part as it was is enough: the test images, or all that were trained on, are then where they were.
+    if len(changed) == 2 and not has_own_test_part(data):
+        raise DataError(
+            f"{data} is not what it was when the model was trained: {' and '.join(changed)} are others now, and images "
+            "that are split off for testing may have been trained on; train again, or name a folder of new images "
+            "with --data"
+        )
+    test = splits.test.with_channels(channels)
     if test.classes != model.classes:
         only = sorted(set(test.classes) ^ set(model.classes))
         raise ValueError(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from gence.data import DataSplits, ImageSet, balanced_subset, holdout, load, load_images, long_tail_subset
+from gence.experiment.same_data import data_checksums
 from gence.experiment.spec import RunSpec
 
 
@@ -32,6 +33,7 @@ class Problem:
     prior: Tensor  # (K,) class distribution of the training images
     mean: Tensor  # (C,) of the training images, on the scale of 0 to 1
     std: Tensor
+    checksums: dict[str, str] = field(default_factory=dict)  # of the source's parts and of the sets from elsewhere
 
 
 class ProblemLoader:
@@ -47,7 +49,7 @@ class ProblemLoader:
         self.device, self.cache_dir, self.progress = device, cache_dir, progress
         self._splits: dict[tuple[str, int | None], DataSplits] = {}
         self._test: dict[tuple[str, int | None], DeviceImages] = {}
-        self._ood: dict[tuple[str, tuple[int, int, int]], Tensor] = {}
+        self._ood: dict[tuple[str, tuple[int, int, int]], tuple[Tensor, str]] = {}  # images and their checksum
 
     def load(self, spec: RunSpec) -> Problem:
         """The problem of a spec; runs that differ in their loss alone get equal ones."""
@@ -72,22 +74,24 @@ class ProblemLoader:
             if source not in self._test:
                 self._test[source] = self._move(splits.test, torch.arange(len(splits.test)))
             judged = self._test[source]
+        ood = {name: self._load_ood(name, train) for name in spec.ood}
         mean, std = train.mean_std()
         counts = train.counts().float()
         return Problem(
             train=self._move(splits.train, train_index),
             judged=judged,
-            ood={name: self._load_ood(name, train) for name in spec.ood},
+            ood={name: images for name, (images, _) in ood.items()},
             classes=train.classes,
             prior=(counts / counts.sum()).to(self.device),
             mean=mean.to(self.device),
             std=std.clamp_min(1e-3).to(self.device),  # a constant channel would divide by 0
+            checksums={**data_checksums(splits), **{f"ood/{name}": checksum for name, (_, checksum) in ood.items()}},
         )
 
     def _move(self, images: ImageSet, index: Tensor) -> DeviceImages:
         return DeviceImages(images.images[index].to(self.device), images.labels[index].to(self.device), index)
 
-    def _load_ood(self, name: str, like: ImageSet) -> Tensor:
+    def _load_ood(self, name: str, like: ImageSet) -> tuple[Tensor, str]:
         channels, height, _ = like.image_shape
         key = (name, like.image_shape)
         if key not in self._ood:
@@ -99,7 +103,7 @@ class ProblemLoader:
                 cache_dir=self.cache_dir,
                 progress=self.progress,
             )
-            self._ood[key] = found.images.to(self.device)
+            self._ood[key] = found.images.to(self.device), found.checksum
         return self._ood[key]
 
 

@@ -43,7 +43,7 @@ class Record:
         key: the spec's key.
         spec: the run.
         result: status, metrics, curves and tables; predictions stay in the store until they are asked for.
-        environment: versions, commit and device.
+        environment: versions, commit and device, and under "data" the checksums of the images.
         created: when the record was written, ISO 8601 in UTC.
         predictions: SHA-256 of the predictions file, or None where none was kept.
     """
@@ -65,7 +65,7 @@ def encode(spec: RunSpec, result: RunResult, environment: Mapping[str, Any], pre
         "status": result.status,
         "metrics": {name: float(value) for name, value in result.metrics.items()},
         "wall_s": float(result.wall_s),
-        "environment": dict(environment),
+        "environment": {**environment, **({"data": dict(result.data)} if result.data else {})},
         "predictions": predictions,
     }
     detail = {"curves": {name: list(values) for name, values in result.curves.items()}, "tables": result.tables}
@@ -89,6 +89,7 @@ def decode(line: bytes, where: str) -> Record:
         curves=detail["curves"],
         tables=detail["tables"],
         wall_s=run["wall_s"],
+        data=run["environment"].get("data", {}),
     )
     return Record(
         key=key,

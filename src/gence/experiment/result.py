@@ -23,6 +23,7 @@ class RunResult:
         tables: JSON-ready small tables: "reliability", "marginal", "prior", "confusion", "per_class_accuracy".
         predictions: compact arrays: "label" and "predicted" uint16, "confidence" float16, "index".
         wall_s: seconds this run took (its share of the cohort's).
+        data: SHA-256 of the images it was made from: "train", "test", "ood/NAME"; empty where they are not known.
     """
 
     status: str = "done"
@@ -31,6 +32,7 @@ class RunResult:
     tables: dict[str, Any] = field(default_factory=dict)
     predictions: dict[str, np.ndarray] | None = None
     wall_s: float = 0.0
+    data: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:

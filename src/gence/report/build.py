@@ -124,7 +124,7 @@ def _chapter(
 ) -> Chapter:
     gathered = gather(store, setting)
     verdict = judge(setting.frame)
-    images = judged_images(store.read(setting.frame["key"].iloc[0]).spec, cache_dir)
+    images = judged_images(store.read(setting.frame["key"].iloc[0]), cache_dir)
     classes = images.classes if images is not None else ()
     drawn = [
         Panel(**{**panel.__dict__, "name": prefix + panel.name})

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 from gence.experiment.engines import create_engine
 from gence.experiment.fields import SpecError, check_choice
 from gence.experiment.recipe import Recipe
+from gence.experiment.records import Record
 from gence.experiment.run import RunReport, run_grid
+from gence.experiment.same_data import check_same_data
 from gence.experiment.spec import RunSpec
 from gence.experiment.store import Store
 from gence.experiment.tune import TuneSettings, tune, tuned_grid
@@ -119,7 +121,8 @@ def compare(
         cache_dir: where data sets are cached.
 
     Raises:
-        ValueError: an argument that makes no sense, or data that cannot be read; the message says what to do.
+        ValueError: an argument that makes no sense, data that cannot be read, or records in the store that were made
+            from other images; the message says what to do.
     """
     started = time.monotonic()
     console = console or _stderr()
@@ -133,6 +136,7 @@ def compare(
     for concern in plan.concerns:
         console.print(f"Warning: {concern}", style="yellow", highlight=False, markup=False)
     records = Store(Path(out) / "store" if store is None else store)
+    check_same_data(_records_in_use(plan, records, tune_trials > 0), plan.checksums, records.root)
     options = _run_options(plan, workers, log, Path(out), cache_dir)
     specs, stopped = _tuned(plan, records, tune_trials, time_limit, options, console)
     left = None if time_limit is None else time_limit - (time.monotonic() - started)
@@ -146,6 +150,16 @@ def compare(
     report = build_report(records, keys=done, concerns=plan.concerns, cache_dir=cache_dir)
     page = write_report(report, out, files=files)
     return CompareResult(report=report, page=page, runs=runs, seconds=time.monotonic() - started)
+
+
+def _records_in_use(plan: ComparePlan, store: Store, tuning: bool) -> Iterator[Record]:
+    """Yield the records that stand in for runs: with tuning those of all trials on these data, proposed or to come."""
+    if not tuning:
+        yield from (store.read(spec.key) for spec in plan.specs() if store.has(spec.key))
+        return
+    for record in store.records():
+        if (record.spec.data, record.spec.image_size) == (plan.base.data, plan.base.image_size):
+            yield record
 
 
 def _run_options(plan: ComparePlan, workers: int, log: str | None, out: Path, cache_dir: Path | None) -> dict[str, Any]:

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gence.data import left_out_notes, load, load_images
+from gence.data.source_names import plain_source
 from gence.experiment.fields import SpecError
 from gence.experiment.grid import check_losses
 from gence.experiment.problem import subset_index
 from gence.experiment.recipe import Recipe, named_recipe
+from gence.experiment.same_data import data_checksums
 from gence.experiment.spec import LossSpec, RunSpec, Subset
 from gence.report.choices import AUTO, choose_device, choose_image_size, choose_model, choose_recipe
 from gence.report.concerns import data_concerns
@@ -30,6 +32,7 @@ class ComparePlan:
         seeds: the seeds.
         device: "cpu", "cuda" or "cuda:1".
         concerns: what is worrying about the data, with remedies.
+        checksums: of the images, as records have them.
         classes: names of the classes.
     """
 
@@ -38,6 +41,7 @@ class ComparePlan:
     seeds: tuple[int, ...]
     device: str
     concerns: tuple[str, ...]
+    checksums: dict[str, str]
     classes: tuple[str, ...]
 
     def specs(self) -> list[RunSpec]:
@@ -80,13 +84,16 @@ def plan_comparison(
     asked = tuple(dict.fromkeys(LossSpec.from_value(loss) for loss in losses))
     if not asked:
         raise SpecError("losses is empty; expected at least one, such as gence,ce")
+    data, ood = plain_source(data), [plain_source(source) for source in ood]
     if image_size is None:
         image_size = choose_image_size(data, choose_device(device))
     splits = load(data, image_size=image_size, cache_dir=cache_dir, progress=True)
-    _, side, _ = splits.train.image_shape
+    channels, side, _ = splits.train.image_shape
     device = choose_device(device, side)
-    for source in ood:
-        load_images(source, "test", image_size=side, cache_dir=cache_dir, progress=True)
+    outside = {
+        source: load_images(source, "test", image_size=side, channels=channels, cache_dir=cache_dir, progress=True)
+        for source in ood
+    }
     chosen = recipe if isinstance(recipe, Recipe) else named_recipe(choose_recipe(recipe, side, device))
     if epochs is not None:
         # Warm-up keeps its share: five epochs of warm-up in a run of five would be all of it.
@@ -111,7 +118,13 @@ def plan_comparison(
         counts.tolist(), train.classes, batch_size=chosen.batch_size, losses=[loss.name for loss in asked]
     )
     return ComparePlan(
-        base=base, losses=asked, seeds=numbers, device=device, concerns=tuple(concerns), classes=train.classes
+        base=base,
+        losses=asked,
+        seeds=numbers,
+        device=device,
+        concerns=tuple(concerns),
+        checksums=data_checksums(splits, outside),
+        classes=train.classes,
     )
 
 

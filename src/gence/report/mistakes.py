@@ -7,16 +7,14 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gence.data import DataError, ImageSet, load
+from gence.experiment.records import Record
+from gence.experiment.same_data import changed_parts
 from gence.experiment.store import Store
 from gence.report.gathered import Gathered
-
-if TYPE_CHECKING:
-    from gence.experiment.spec import RunSpec
 
 SHOWN = 8
 _SIDE = 64
@@ -41,12 +39,14 @@ class Mistake:
     seeds: int
 
 
-def judged_images(spec: RunSpec, cache_dir: Path | None = None) -> ImageSet | None:
-    """Return the test images of a run, or None where the data are not at hand (a store from elsewhere)."""
+def judged_images(record: Record, cache_dir: Path | None = None) -> ImageSet | None:
+    """Return the test images of a run, or None where they are not at hand: a store from elsewhere, or changed data."""
+    spec = record.spec
     try:
-        return load(spec.data, image_size=spec.image_size, cache_dir=cache_dir).test
+        splits = load(spec.data, image_size=spec.image_size, cache_dir=cache_dir)
     except (DataError, OSError):
         return None
+    return None if changed_parts(record.result.data, {"test": splits.test.checksum}) else splits.test
 
 
 def confident_mistakes(

@@ -1,0 +1,80 @@
+"""Which images a run was made from, and what to say when those at hand are others.
+
+A run's key has the name of its data, not their contents: a folder may change under its name. So every record and every
+saved network has the checksums of its images, and whoever would use it in place of training compares them first. What
+was made before there were checksums is taken as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from gence.data import DataError, DataSplits, ImageSet, load, load_images
+from gence.data.sources import container_paths
+from gence.experiment.records import Record
+from gence.experiment.spec import RunSpec
+
+_OOD = "ood/"
+_IN_WORDS = {"train": "the training images", "test": "the test images"}
+
+
+def data_checksums(splits: DataSplits, ood: Mapping[str, ImageSet] | None = None) -> dict[str, str]:
+    """SHA-256 of both parts of a source ("train", "test") and of sets from elsewhere ("ood/NAME").
+
+    >>> from gence.data import load
+    >>> sorted(data_checksums(load("digits")))
+    ['test', 'train']
+    """
+    outside = {f"{_OOD}{name}": images.checksum for name, images in (ood or {}).items()}
+    return {"train": splits.train.checksum, "test": splits.test.checksum, **outside}
+
+
+def checksums_at_hand(spec: RunSpec, cache_dir: Path | None = None) -> dict[str, str]:
+    """The checksums of a run's images, as far as its folders and archives are here; nothing is downloaded."""
+    try:
+        if not container_paths(spec.data, None):
+            return {}
+        splits = load(spec.data, image_size=spec.image_size, cache_dir=cache_dir)
+        channels, height, _ = splits.train.image_shape
+        ood = {
+            name: load_images(name, "test", image_size=height, channels=channels, cache_dir=cache_dir)
+            for name in spec.ood
+            if container_paths(name, None)
+        }
+    except (DataError, OSError):
+        return {}
+    return data_checksums(splits, ood)
+
+
+def changed_parts(recorded: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
+    """The parts that both know and that differ, as words.
+
+    >>> changed_parts({"train": "a", "test": "b", "ood/svhn": "c"}, {"train": "a", "test": "x", "ood/svhn": "y"})
+    ['the test images', 'the images of svhn']
+    """
+    changed = [part for part, checksum in recorded.items() if found.get(part, checksum) != checksum]
+    return [_IN_WORDS.get(part, f"the images of {part.removeprefix(_OOD)}") for part in sorted(changed, key=_place)]
+
+
+def _place(part: str) -> int:
+    """Training before test before sets from elsewhere; a record has them by name."""
+    return list(_IN_WORDS).index(part) if part in _IN_WORDS else len(_IN_WORDS)
+
+
+def check_same_data(records: Iterable[Record], found: Mapping[str, str], store: Path) -> None:
+    """Raise `DataError` if a record that would be used was made from other images than those at hand.
+
+    Args:
+        records: the records, from `store`.
+        found: checksums of the images at hand.
+        store: the folder of the records, for the message.
+    """
+    for record in records:
+        changed = changed_parts(record.result.data, found)
+        if changed:
+            raise DataError(
+                f"{record.spec.data} is not what it was when the run {record.key} in {store} was made: "
+                f"{' and '.join(changed)} are others now, and results on different images cannot stand side by side; "
+                "name another folder (--store, or --out for a comparison), or remove the old records"
+            )
