@@ -12,11 +12,12 @@ from pathlib import Path
 os.environ |= {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    # A lost node is noticed in a second, not in half a minute.
+    # A lost node is noticed in three seconds, not in half a minute; a slow machine may miss a few checks.
     "RAY_health_check_initial_delay_ms": "500",
     "RAY_health_check_period_ms": "300",
-    "RAY_health_check_failure_threshold": "3",
+    "RAY_health_check_failure_threshold": "10",
 }
+LONGEST_S = 200
 sys.path.insert(0, str(Path(__file__).parent))
 
 
@@ -58,7 +59,10 @@ def main() -> None:
     def kill_node() -> None:
         """Wait until a quarter is done and the doomed node works; then take it away with all its processes."""
         raylet = doomed.all_processes["raylet"][0].process.pid
+        deadline = time.monotonic() + LONGEST_S
         while not (victims := [pid for pid in holders(store) if parent(pid) == raylet]) or len(store.keys()) < quarter:
+            if time.monotonic() > deadline:
+                return  # the report says then that nothing was killed
             time.sleep(0.005)
         seen["records"] = len(store.keys())
         for pid in victims:
