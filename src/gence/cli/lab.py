@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gence.cli.errors import check_out
-from gence.cli.settings import read_names, read_settings
+from gence.cli.settings import print_left_out, read_names, read_settings
 
 if TYPE_CHECKING:
     from gence.experiment.cohort import CohortProgress
@@ -44,7 +44,9 @@ def register(app: typer.Typer) -> None:
         recipe: Annotated[str | None, typer.Option(help="paper, modern or tiny; tiny for digits, else modern.")] = None,
         seed: Annotated[int, typer.Option(help="Decides subset, initialisation, order and augmentation.")] = 0,
         ood: _Ood = "",
-        image_size: Annotated[int | None, typer.Option(help="Pixels to bring the images to.")] = None,
+        image_size: Annotated[
+            int | None, typer.Option(help="Pixels to bring images to. Default: as they are, if small and alike.")
+        ] = None,
         setting: Annotated[
             list[str] | None, typer.Option("--set", help="A field of the run, as recipe.lr=0.05; repeatable.")
         ] = None,
@@ -80,6 +82,9 @@ def register(app: typer.Typer) -> None:
         if log is not None and log[0] != "tensorboard":
             raise ValueError(f"--log is {log[0]!r}; expected: --log tensorboard DIR")
         check_out("--save", save)
+        spec = _settled(spec, device)
+        if store is not None:
+            _check_unchanged(spec, store)
         result = _stored(spec, store) if store is not None and save is None and log is None else None
         if result is None:
             result = _train(spec, device, save, store, None if log is None else log[1])
@@ -123,6 +128,31 @@ def register(app: typer.Typer) -> None:
             trained.required_offset()
         count = write_predictions(trained, folder, out, offset=offset, progress=True)
         typer.echo(f"{count} images predicted; the probabilities are in {out}")
+
+
+def _settled(spec: RunSpec, device: str) -> RunSpec:
+    """Return the run with one spelling of its sources and, where none was given, the image size of `gence compare`."""
+    from gence.data.source_names import plain_source
+    from gence.report.choices import choose_device, choose_image_size
+
+    spec = spec.replace(data=plain_source(spec.data), ood=[plain_source(source) for source in spec.ood])
+    print_left_out((spec.data, *spec.ood))
+    size = choose_image_size(spec.data, choose_device(device)) if spec.image_size is None else None
+    if size is None:
+        return spec
+    typer.echo(
+        f"images are brought to {size} x {size} pixels, as gence compare does; --image-size chooses another", err=True
+    )
+    return spec.replace(image_size=size)
+
+
+def _check_unchanged(spec: RunSpec, folder: Path) -> None:
+    from gence.experiment.same_data import check_same_data, checksums_at_hand
+    from gence.experiment.store import Store
+
+    store = Store(folder)
+    if store.has(spec.key):
+        check_same_data([store.read(spec.key)], checksums_at_hand(spec), store.root)
 
 
 def _stored(spec: RunSpec, folder: Path) -> RunResult | None:

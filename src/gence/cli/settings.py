@@ -1,9 +1,9 @@
-"""``--set recipe.lr=0.05``: fields of a spec, changed on the command line."""
+"""What commands share about their settings: ``--set recipe.lr=0.05``, lists of names, notes about sources."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 
@@ -33,6 +33,17 @@ def read_names(text: str) -> tuple[str, ...]:
     ('svhn', 'cifar100')
     """
     return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def print_left_out(sources: Iterable[str]) -> None:
+    """Print, on standard error, which folders of these sources are passed over."""
+    import typer
+
+    from gence.data import left_out_notes
+
+    for source in dict.fromkeys(sources):
+        for note in left_out_notes(source):
+            typer.echo(f"note: {note}", err=True)
 
 
 def _value(text: str) -> Any:
