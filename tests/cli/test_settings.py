@@ -10,7 +10,7 @@ from gence.cli.settings import read_settings
 
 def test_examples():
     failed, tried = doctest.testmod(settings)
-    assert (failed, tried) == (0, 2)
+    assert (failed, tried) == (0, 3)
 
 
 @pytest.mark.parametrize(("text", "value"), [

@@ -9,6 +9,7 @@ from gence.experiment.result import RunResult
 from gence.experiment.store import Store
 from gence.paper.results import checkout, default_results
 from gence.paper.table1 import table1
+from tests.experiment.small_runs import write_images
 
 ROW = "cifar100-2000-vgg19"
 
@@ -66,6 +67,44 @@ def test_the_page_is_written(store: Store, tmp_path) -> None:
 
 def test_a_folder_of_records_is_shown_too(store: Store) -> None:
     assert "15.5" in invoke("show", store.root)
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("show", ["--format", "csv"]),
+        ("show", ["--rows", "cifar10-*"]),
+        ("show", ["--store", "elsewhere"]),
+        ("show", ["--seeds", "3"]),
+        ("show", ["--recipe", "modern"]),
+        ("report", ["--store", "elsewhere"]),
+        ("report", ["--recipe", "modern"]),
+    ],
+)
+def test_options_that_a_folder_has_no_use_for_are_refused(store: Store, tmp_path, command: str, options: list) -> None:
+    with pytest.raises(ValueError, match=f"^{options[0]} does nothing for .*store: .* leave it out"):
+        invoke(command, store.root, *options)
+
+
+def test_options_that_a_table_has_no_use_for_are_refused(store: Store) -> None:
+    with pytest.raises(ValueError, match="--rows, --recipe do nothing for open_choices"):
+        invoke("show", "open_choices", "--store", store.root, "--rows", ROW, "--recipe", "modern")
+    for options in (["--losses", "ce"], ["--recipe", "modern"]):
+        with pytest.raises(ValueError, match="open_choices runs cross-entropy alone"):
+            invoke("run", "open_choices", *options, "--store", store.root, "--dry-run")
+        with pytest.raises(ValueError, match="does nothing for epoch_time"):
+            invoke("run", "epoch_time", *options, "--store", store.root, "--dry-run")
+
+
+def test_runs_say_which_folders_are_left_out(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("GENCE_CACHE", str(tmp_path / "cache"))
+    data = write_images(tmp_path / "photos", {"cat": 10, "dog": 10, ".fox": 10})
+    grid = tmp_path / "grid.toml"
+    grid.write_text(
+        f'[base]\ndata = "{data}"\nmodel = "mlp"\nrecipe = "tiny"\n"recipe.epochs" = 1\nloss = "ce"\nseed = 0\n'
+    )
+    output = invoke("run", grid, "--store", tmp_path / "runs", "--device", "cpu")
+    assert output.count(f"note: {data}: left out .fox") == 1
 
 
 def test_the_repository_s_own_records_are_the_default() -> None:

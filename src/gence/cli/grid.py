@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gence.cli.settings import print_left_out, refuse_options
+
 if TYPE_CHECKING:
     from gence.experiment.spec import RunSpec
     from gence.experiment.store import Store
@@ -63,6 +65,8 @@ def register(app: typer.Typer) -> None:
 
         place = store_at(store)
         if "epoch_time" in names:
+            narrowing = {"--rows": rows, "--losses": losses, "--seeds": seeds, "--recipe": recipe}
+            refuse_options("epoch_time", "it times the same runs each time", narrowing)
             _time_epochs(names, place, device, compile, dry_run)
             return
         specs = grid_specs(
@@ -71,6 +75,7 @@ def register(app: typer.Typer) -> None:
         if dry_run:
             _list(specs, place)
             return
+        print_left_out(source for spec in specs for source in (spec.data, *spec.ood))
         report = run_grid(
             specs,
             place,

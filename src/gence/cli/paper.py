@@ -10,8 +10,15 @@ import typer
 
 from gence.cli import compare
 from gence.cli.grid import split_words, store_at
+from gence.cli.settings import refuse_options
 
 _FORMATS = ("text", "markdown", "latex", "csv")
+# Tables that are the same whatever these options say.
+_FIXED = {
+    "open_choices": ("--rows", "--seeds", "--recipe"),
+    "epoch_time": ("--rows", "--seeds", "--recipe"),
+    "costs": ("--rows",),
+}
 
 
 def register(app: typer.Typer) -> None:
@@ -47,9 +54,14 @@ def register(app: typer.Typer) -> None:
         from gence.experiment.fields import check_choice
         from gence.paper.shown import SHOWN, shown
 
+        narrowing = {"--rows": rows, "--seeds": seeds, "--recipe": recipe}
         if name not in SHOWN and Path(name).is_dir():
+            shaping = {"--store": store, "--format": None if format == "text" else format}
+            refuse_options(name, "a folder of records is shown whole, as text", {**shaping, **narrowing})
             compare.show(Path(name))
             return
+        fixed = {option: narrowing[option] for option in _FIXED.get(name, ())}
+        refuse_options(name, "its table has no such choice", fixed)
         check_choice("--format", format, _FORMATS)
         place = store_at(store, must_exist=store is not None)
         table, notes = shown(name, place, rows=split_words(rows), seeds=seeds, recipe=recipe)
@@ -77,6 +89,8 @@ def register(app: typer.Typer) -> None:
         gence report runs/ --out report/
         """
         if what != "paper":
+            reason = "the report of a folder shows all of its records"
+            refuse_options(what, reason, {"--store": store, "--recipe": recipe})
             compare.report(Path(what), out)
             return
         from gence.paper.page import write_page

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 
@@ -44,6 +44,19 @@ def print_left_out(sources: Iterable[str]) -> None:
     for source in dict.fromkeys(sources):
         for note in left_out_notes(source):
             typer.echo(f"note: {note}", err=True)
+
+
+def refuse_options(what: str, reason: str, given: Mapping[str, Any]) -> None:
+    """Raise `ValueError` if options are given that would change nothing; one that is absent is None or empty.
+
+    >>> refuse_options("runs/", "a folder of records is shown whole", {"--rows": "cifar10-*", "--seeds": None})
+    Traceback (most recent call last):
+    ValueError: --rows does nothing for runs/: a folder of records is shown whole; leave it out
+    """
+    named = [option for option, value in given.items() if value not in (None, "")]
+    if named:
+        verb, it = ("does", "it") if len(named) == 1 else ("do", "them")
+        raise ValueError(f"{', '.join(named)} {verb} nothing for {what}: {reason}; leave {it} out")
 
 
 def _value(text: str) -> Any:
