@@ -115,9 +115,9 @@ def _is_usual(
         and target.device == input.device
         and input.is_floating_point()
         and reduction in _checks.REDUCTIONS
-        and isinstance(label_smoothing, int | float)
+        and isinstance(label_smoothing, (int, float))
         and label_smoothing == 0
-        and isinstance(anchor, int | float)
+        and isinstance(anchor, (int, float))
         and anchor == 0
         and isinstance(ignore_index, int)
     )
