@@ -159,5 +159,8 @@ def test_losses_are_tuned_alike(tmp_path, grid) -> None:
     found = output[output.index("digits-100") :]
     assert invoke(*arguments).endswith(found)  # nothing is left to do, and the answer is the same
     assert len(Store(store).keys()) == trained
+    final = invoke("run", "tuned", "--store", store, "--device", "cpu", "--seeds", "2", "--losses", "ce")
+    assert "2 done" in final
     assert {spec.evaluate_on for spec in read_grid(grid)} == {"test"}
-    assert {record.spec.evaluate_on for record in Store(store).records()} == {"val"}
+    judged = [record.spec.evaluate_on for record in Store(store).records()]
+    assert (judged.count("val"), judged.count("test")) == (trained, 2)

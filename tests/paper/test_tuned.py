@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
+from gence.experiment.recipe import RECIPES
 from gence.experiment.result import RunResult
 from gence.experiment.spec import LossSpec
 from gence.experiment.store import StoreError
 from gence.experiment.study import TunedLoss
 from gence.experiment.tune import TuneReport
+from gence.paper.priority import cell_name
 from gence.paper.shown import shown
 from gence.paper.table1 import table1
 from gence.paper.tuned import LOSSES, load_tuned, save_tuned, tuned, tuned_specs
@@ -49,6 +53,42 @@ def test_the_final_runs_are_the_table_s(writer) -> None:
     (row,) = exhibit.rows
     shown_keys = {spec.key for column in exhibit.columns for spec in row.specs(column, 2)}
     assert shown_keys == {spec.key for spec in final}
+
+
+def test_every_cell_that_was_tuned_has_final_runs(writer) -> None:
+    made = report(writer.store)
+    modern = made.base.replace(recipe="modern")
+    ours = modern.replace(data="digits", model="mlp", **{"subset.n": 100, "recipe.batch_size": 20})
+    for base in (modern, ours):
+        save_tuned(writer.store, dataclasses.replace(made, base=base))
+
+    def cells_of(**options) -> set[str]:
+        return {f"{cell_name(run)} {run.recipe.nesterov}" for run in tuned_specs(writer.store, seeds=1, **options)}
+
+    paper_cell, modern_cell, our_cell = f"{ROW} False", f"{ROW} True", "digits-100-mlp-b20 True"
+    assert cells_of() == {paper_cell, modern_cell, our_cell}
+    assert cells_of(recipe=RECIPES["paper"]) == {paper_cell}
+    assert cells_of(recipe=RECIPES["modern"]) == {modern_cell, our_cell}
+    assert cells_of(rows=["digits-*"]) == {our_cell}
+    assert cells_of(rows=["cifar100-*"]) == {paper_cell, modern_cell}
+    assert {str(run.loss) for run in tuned_specs(writer.store, losses=["gence(anchor=tune)"])} == {"gence(anchor=0.3)"}
+    assert [row.name for row in tuned(writer.store).rows] == [ROW, "digits-100-mlp-b20"]
+    assert [row.base for row in tuned(writer.store, RECIPES["modern"]).rows] == [modern, ours]
+    assert "digits" in shown("tuned", writer.store)[0].csv()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rows": ["cifar10-*"]}, rf"for the rows cifar10-\*; what was: {ROW}"),
+        ({"recipe": RECIPES["tiny"]}, "from this recipe; do that first: gence tune"),
+        ({"losses": ["focal"]}, "'focal' was not tuned"),
+    ],
+)
+def test_what_was_not_tuned_is_said(writer, options, message) -> None:
+    report(writer.store)
+    with pytest.raises(ValueError, match=message):
+        tuned_specs(writer.store, **options)
 
 
 def test_losses_that_were_not_tuned_are_missing(writer) -> None:

@@ -33,9 +33,9 @@ def grid_specs(
         names: exhibits, "open_choices", "tuned" (final runs of what was tuned in the store), or TOML files.
         store: where tuned settings are looked up.
         rows: patterns of row names, for exhibits.
-        losses: column names, for exhibits.
+        losses: column names, for exhibits; losses as they were tuned, for "tuned".
         seeds: how many seeds, from 0; by default what the grid says itself: 5, 3 for a study, 2 for the search.
-        recipe: another recipe's name in place of "paper", for exhibits.
+        recipe: another recipe's name in place of "paper", for exhibits; the one tuning began with, for "tuned".
     """
     if seeds is not None and seeds < 1:
         raise ValueError(f"seeds is {seeds}; expected at least 1")
@@ -53,7 +53,8 @@ def grid_specs(
                 rows=tuple(rows) or open_choices.CELLS, seeds=seeds or open_choices.SEEDS
             )
         elif name == "tuned":
-            runs += tuned_specs(store, rows=rows, seeds=seeds or SEEDS)
+            under = named_recipe(recipe) if recipe else None
+            runs += tuned_specs(store, rows=rows, losses=losses, seeds=seeds or SEEDS, recipe=under)
         else:
             exhibit = load_exhibit(name, named_recipe(recipe) if recipe else None)
             wanted = exhibit.specs(rows=rows, losses=losses, seeds=seeds)

@@ -7,6 +7,7 @@ made without the tuner.
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from gence.experiment.store import Store, StoreError
 from gence.experiment.study import TunedLoss
 from gence.experiment.tune import TuneReport, tuned_grid
 from gence.paper.exhibit import DATA_TITLES, MODEL_TITLES, SEEDS, SIX_LOSSES, Column, Exhibit, Row
+from gence.paper.priority import cell_name
 from gence.paper.table1 import table1
 
 LOSSES = (*(str(column.loss) for column in SIX_LOSSES), "gence(anchor=tune)")
@@ -45,8 +47,25 @@ def save_tuned(store: Store, report: TuneReport) -> Path:
 def load_tuned(store: Store, base: RunSpec) -> TuneReport | None:
     """Return what tuning found for the cell of a run, or None if it was not tuned."""
     path = _folder(store) / f"{_cell_key(base)}.json"
-    if not path.exists():
-        return None
+    return _read(path) if path.exists() else None
+
+
+def all_tuned(store: Store, recipe: Recipe | None = None) -> list[TuneReport]:
+    """Return what tuning found for every cell that was tuned in the store, whatever grid it came from.
+
+    Args:
+        store: where the settings are.
+        recipe: only cells whose tuning began with this recipe (at any batch size); all by default.
+    """
+    reports = (_read(path) for path in sorted(_folder(store).glob("*.json")) if not path.name.startswith("."))
+    return [
+        report
+        for report in reports
+        if recipe is None or report.base.recipe.replace(batch_size=recipe.batch_size) == recipe
+    ]
+
+
+def _read(path: Path) -> TuneReport:
     try:
         content = json.loads(path.read_text())
         best = [TunedLoss(**{**one, "asked": LossSpec.parse(one["asked"])}) for one in content["best"]]
@@ -62,21 +81,28 @@ def load_tuned(store: Store, base: RunSpec) -> TuneReport | None:
 
 
 def tuned(store: Store, recipe: Recipe | None = None, metric: str = "accuracy") -> Exhibit:
-    """Return the exhibit of what was tuned: the rows of Table 1 that the store has tuned settings for.
+    """Return the exhibit of what was tuned: rows of Table 1, in its order, and then cells of other grids.
 
     Args:
         store: where the settings are.
         recipe: the recipe that was the base of tuning; the paper's by default.
         metric: "accuracy" or "ece". Both come from the same runs.
     """
-    rows = []
-    for row in table1(recipe).rows:
-        report = load_tuned(store, row.base)
-        if report is None:
-            continue
-        labels = (DATA_TITLES[row.base.data], str(row.base.subset.n), MODEL_TITLES[row.base.model])
-        changes = {str(one.asked): one.changes for one in report.best}
-        rows.append(TunedRow(name=row.name, labels=labels, base=row.base, metric=metric, changes=changes))
+    in_table = [row.base for row in table1(recipe).rows]
+    found = [report for base in in_table if (report := load_tuned(store, base)) is not None]
+    names = {cell_name(base) for base in in_table}
+    # A cell of Table 1 under another recipe has the same name, and is shown when that recipe is asked for.
+    found += [report for report in all_tuned(store, recipe) if cell_name(report.base) not in names]
+    rows = [
+        TunedRow(
+            name=cell_name(report.base),
+            labels=_labels(report.base),
+            base=report.base,
+            metric=metric,
+            changes={str(one.asked): one.changes for one in report.best},
+        )
+        for report in found
+    ]
     return Exhibit(
         name="tuned",
         title="Every loss tuned, with equal budgets",
@@ -115,18 +141,45 @@ class TunedRow(Row):
         return [found.replace(seed=seed) for seed in range(seeds)]
 
 
-def tuned_specs(store: Store, *, rows: Sequence[str] = (), seeds: int = SEEDS) -> list[RunSpec]:
-    """Return the final runs of every cell of Table 1 that was tuned in the store."""
-    found = []
-    for row in table1().selected(rows):
-        report = load_tuned(store, row.base)
-        if report is not None:
-            found += tuned_grid(report, range(seeds))
-    if not found:
+def tuned_specs(
+    store: Store,
+    *,
+    rows: Sequence[str] = (),
+    losses: Sequence[str] = (),
+    seeds: int = SEEDS,
+    recipe: Recipe | None = None,
+) -> list[RunSpec]:
+    """Return the final runs of every cell that was tuned in the store.
+
+    Args:
+        store: where the tuned settings are.
+        rows: patterns of the cells' names, which are those of Table 1's rows for its cells.
+        losses: losses as they were tuned, such as "gence(anchor=tune)"; all by default.
+        seeds: how many seeds, from 0.
+        recipe: only what was tuned from this recipe; everything by default.
+    """
+    reports = all_tuned(store, recipe)
+    if not reports:
+        under = "" if recipe is None else " from this recipe"
         raise ValueError(
-            f"nothing was tuned in {store.root} for these rows; do that first: gence tune table1 --rows ..."
+            f"nothing was tuned in {store.root}{under}; do that first: gence tune table1 --rows ..., or a GRID.toml"
         )
-    return sorted(found, key=lambda spec: spec.seed)
+    names = list(dict.fromkeys(cell_name(report.base) for report in reports))
+    wanted = [name for name in names if not rows or any(fnmatch.fnmatchcase(name, pattern) for pattern in rows)]
+    if not wanted:
+        raise ValueError(
+            f"nothing was tuned in {store.root} for the rows {', '.join(rows)}; what was: {', '.join(names)}"
+        )
+    best = [
+        dataclasses.replace(report, best=tuple(one for one in report.best if not losses or str(one.asked) in losses))
+        for report in reports
+        if cell_name(report.base) in wanted
+    ]
+    known = dict.fromkeys(str(one.asked) for report in reports for one in report.best)
+    for loss in losses:
+        if loss not in known:
+            raise ValueError(f"losses: {loss!r} was not tuned in {store.root}; what was: {', '.join(known)}")
+    return sorted((run for report in best for run in tuned_grid(report, range(seeds))), key=lambda run: run.seed)
 
 
 def _folder(store: Store) -> Path:
@@ -135,6 +188,11 @@ def _folder(store: Store) -> Path:
 
 def _cell_key(base: RunSpec) -> str:
     return base.replace(loss="ce", seed=0).key
+
+
+def _labels(base: RunSpec) -> tuple[str, str, str]:
+    size = str(base.subset.n or "all") if base.subset.rho is None else f"rho {base.subset.rho:g}"
+    return DATA_TITLES.get(base.data, base.data), size, MODEL_TITLES.get(base.model, base.model)
 
 
 def _plain(changes: dict[str, Any]) -> dict[str, Any]:
