@@ -43,6 +43,8 @@ OF_LOGITS: dict[str, tuple[dict[str, Any], type[Exception], list[str]]] = {
     "target of another K": ({"target": torch.ones(4, 5)}, ValueError, ["target", "(4, 3)", "(4, 5)"]),
     "integer probabilities": ({"target": T.long()}, TypeError, ["target", "probabilities", "torch.int64", "(4,)"]),
     "index too large": ({"target": Y + 1}, IndexError, ["target", "[0, 3)", "-100", "got 3"]),
+    # As a byte, ignore_index -100 would be 156.
+    "index a byte": ({"target": Y.to(torch.uint8) + 156}, IndexError, ["target", "[0, 3)", "got 156"]),
     "index negative": ({"target": Y - 1}, IndexError, ["target", "[0, 3)", "got -1"]),
     "weight too long": ({"weight": torch.ones(4)}, ValueError, ["weight", "(3,)", "(4,)"]),
     "smoothing negative": ({"label_smoothing": -0.1}, ValueError, ["label_smoothing", "[0, 1]", "-0.1"]),
@@ -63,6 +65,9 @@ OF_LOGITS: dict[str, tuple[dict[str, Any], type[Exception], list[str]]] = {
     ),
 }
 OWN: dict[str, tuple[str, dict[str, Any], type[Exception], list[str]]] = {
+    "anchor None": ("gence", {"anchor": None}, TypeError, ["anchor", "number", "NoneType"]),
+    "anchor a string": ("gence", {"anchor": "0.1"}, TypeError, ["anchor", "number", "str"]),
+    "marginal a number": ("gence", {"marginal": 5}, TypeError, ["marginal", "BatchMarginal", "int"]),
     "anchor negative": ("gence", {"anchor": -0.5}, ValueError, ["anchor", ">= 0", "-0.5"]),
     "anchor NaN": ("gence", {"anchor": float("nan")}, ValueError, ["anchor", ">= 0", "nan"]),
     "anchor negative tensor": ("gence", {"anchor": torch.tensor(-1.0)}, ValueError, ["anchor", ">= 0", "-1"]),

@@ -6,6 +6,7 @@ GPU nor breaks a graph: on ordinary CPU tensors outside of ``torch.compile``, ``
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -76,7 +77,8 @@ def check_prior(prior: Tensor | None, num_classes: int | None) -> None:
         if bool((prior < 0).any()):
             raise ValueError(f"prior: expected no negative entries, got {float(prior.min()):g}")
         total = float(prior.double().sum())
-        if not abs(total - 1.0) <= 1e-3:  # written so that NaN fails too; half types round by this much
+        allowed = 1e-3 if prior.dtype in (torch.float32, torch.float64) else 1e-2  # half types round by this much
+        if not abs(total - 1.0) <= allowed:  # written so that NaN fails too
             raise ValueError(f"prior: expected entries that sum to 1, got a sum of {total:g}; divide the prior by it")
 
 
@@ -93,6 +95,8 @@ def check_anchor(anchor: float | Tensor) -> None:
             raise ValueError(f"anchor: expected a number or a 0-dim tensor, got shape {tuple(anchor.shape)}")
         if not values_can_be_read(anchor):
             return
+    elif not isinstance(anchor, int | float) and not isinstance(anchor, Real):  # NumPy's numbers are the latter
+        raise TypeError(f"anchor: expected a number or a 0-dim tensor, got {type(anchor).__name__}")
     if not float(anchor) >= 0.0:
         raise ValueError(f"anchor: expected a number >= 0 (0 is the paper's loss), got {float(anchor):g}")
 
@@ -176,6 +180,7 @@ def check_range(name: str, index: Tensor, num_classes: int, ignore_index: int | 
     """Class indices must lie in [0, K) or equal ``ignore_index``, where they can be looked at."""
     if not values_can_be_read(index):
         return
+    index = index.long()  # as a byte, -100 would be 156
     outside = (index < 0) | (index >= num_classes)
     if ignore_index is not None:
         outside &= index != ignore_index

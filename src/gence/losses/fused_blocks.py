@@ -35,10 +35,10 @@ def softmax_blocks(
     n, K = logits.shape
     dtype = sums.dtype
     valid = None if problem is None else problem.valid
-    picked = [torch.empty(n, dtype=dtype) for _ in indices]
-    spread = None if problem is None or problem.smoothing == 0 else torch.empty(n, dtype=dtype)
+    picked = [sums.new_empty(n) for _ in indices]
+    spread = None if problem is None or problem.smoothing == 0 else sums.new_empty(n)
     rows = _rows_of_block(n, K, dtype.itemsize)
-    probs = torch.empty((n if keep else rows, K), dtype=dtype)
+    probs = sums.new_empty((n if keep else rows, K))
     for start in range(0, n, rows):
         stop = min(start + rows, n)
         z = logits[start:stop].to(dtype)
@@ -131,7 +131,7 @@ def sunk_pull_blocks(
     n, K = logits.shape
     classes, pull, log_s = sunk
     rows = _rows_of_block(n, K, probs.element_size())
-    scratch = torch.empty((rows, K), dtype=probs.dtype)
+    scratch = probs.new_empty((rows, K))
     for start in range(0, n, rows):
         stop = min(start + rows, n)
         p = probs[start:stop]

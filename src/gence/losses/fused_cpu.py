@@ -49,7 +49,7 @@ def loss(
             small = small_loss(logits, index, weight, reduction)
             if small is not None:
                 return small
-        labels = [(index, torch.ones(index.shape, dtype=dtype) if valid is None else valid.to(dtype))]
+        labels = [(index, torch.ones_like(index, dtype=dtype) if valid is None else valid.to(dtype))]
     problem = Labels(
         labels,
         valid,
@@ -68,13 +68,13 @@ class _CPULoss(torch.autograd.Function):
     def forward(ctx: Any, logits: Tensor, context: Tensor | None, problem: Labels, dtype: torch.dtype) -> Tensor:
         n, K = logits.shape
         keep = ctx.needs_input_grad[0] or (context is not None and ctx.needs_input_grad[1])
-        sums = torch.zeros(K, dtype=compute_dtype(logits))
+        sums = logits.new_zeros(K, dtype=compute_dtype(logits))
         probs, picked, spread = blocks.softmax_blocks(logits, problem.indices, sums, keep, problem)
         context_probs = None
         if context is not None:
             context_probs = blocks.softmax_blocks(context.to(sums.dtype), [], sums, keep)[0]
 
-        mass = problem.masses(torch.ones(n, dtype=sums.dtype), K)
+        mass = problem.masses(sums.new_ones(n), K)
         pi = None
         if isinstance(problem.anchor, Tensor) or problem.anchor > 0:
             pi = (
@@ -88,7 +88,7 @@ class _CPULoss(torch.autograd.Function):
         else:
             log_s = torch.where(needed, sums, 1.0).log()
 
-        cost = torch.zeros(n, dtype=sums.dtype) if spread is None else spread
+        cost = sums.new_zeros(n) if spread is None else spread
         tau = problem.tau()
         for (index, share), log_p in zip(problem.labels, blocks.log_of_picked(logits, problem, picked), strict=True):
             part = share * (log_s[index] - log_p)
@@ -106,7 +106,8 @@ class _CPULoss(torch.autograd.Function):
         denominator = problem.denominator()
         ctx.problem, ctx.denominator, ctx.picked = problem, denominator, picked
         ctx.probs, ctx.context_probs = probs, context_probs
-        ctx.save_for_backward(logits, context, log_s, pi, tau)
+        # Constants are saved too: autograd then notices if somebody writes into them before the backward pass.
+        ctx.save_for_backward(logits, context, log_s, pi, tau, *problem.tensors())
         if problem.valid is not None:
             cost = torch.where(problem.valid, cost, 0.0)
         if problem.reduction == "none":
@@ -116,7 +117,7 @@ class _CPULoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-        logits, context, log_s, pi, tau = ctx.saved_tensors
+        logits, context, log_s, pi, tau, *_ = ctx.saved_tensors
         problem: Labels = ctx.problem
         if torch.is_grad_enabled():
             return *problem.differentiable_gradients(logits, context, upstream, ctx.needs_input_grad), None, None

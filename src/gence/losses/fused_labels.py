@@ -72,6 +72,11 @@ class Labels:
             return share.new_full((), float(len(share)))
         return share.sum() if self.weight is None else (share * self.weight[index]).sum()
 
+    def tensors(self) -> list[Tensor | None]:
+        """The tensors that the caller may hold too."""
+        anchor = self.anchor if isinstance(self.anchor, Tensor) else None
+        return [part for label in self.labels for part in label] + [self.weight, self.prior, anchor]
+
     @property
     def indices(self) -> list[Tensor]:
         """Class indices (n,) of each label."""

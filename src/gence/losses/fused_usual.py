@@ -38,7 +38,7 @@ class _UsualLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, index: Tensor, reduction: str) -> Tensor | None:
         n, K = logits.shape
-        sums = torch.zeros(K, dtype=compute_dtype(logits))
+        sums = logits.new_zeros(K, dtype=compute_dtype(logits))
         probs, (own,), _ = blocks.softmax_blocks(logits, [index], sums, keep=ctx.needs_input_grad[0])
         if not own.min().item() > blocks.FLOOR:  # NaN included
             return None
@@ -67,6 +67,6 @@ class _UsualLoss(torch.autograd.Function):
 
 
 def _differentiable(logits: Tensor, index: Tensor, reduction: str, upstream: Tensor) -> Tensor | None:
-    ones = torch.ones(index.shape, dtype=compute_dtype(logits))
+    ones = torch.ones_like(index, dtype=compute_dtype(logits))
     problem = Labels([(index, ones)], None, None, 0.0, reduction, 0.0, None, two_hot=False)
     return problem.differentiable_gradients(logits, None, upstream, (True, False))[0]

@@ -90,6 +90,8 @@ def gen_cross_entropy(
     >>> by_hand = -(p[[0, 1, 2], target] / p.sum(0)[target]).log().mean()
     >>> torch.testing.assert_close(loss, by_hand)
     """
+    if marginal is not None and not hasattr(marginal, "reduced"):
+        raise TypeError(f"marginal: expected a BatchMarginal or RunningMarginal, got {type(marginal).__name__}")
     if process_group is None and (marginal is None or not marginal.reduced):
         groups.warn_of_lone_rank(input)
     if process_group is not None or marginal is not None:
