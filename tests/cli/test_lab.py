@@ -114,6 +114,8 @@ def test_predict_writes_a_line_an_image(saved, tmp_path):
 @pytest.mark.parametrize(("arguments", "message"), [
     (["train", "--data", "digitz"], "digitz is no known data set"),
     (["train", "--loss", "gense"], "did you mean 'gence'"),
+    (["train", "--loss", "focal(gamma=a)"], "loss focal(gamma=a): gamma is 'a'; expected a number"),
+    (["train", "--loss", "gence(anchor=tune)"], "anchor is 'tune'; expected a number, such as anchor=0.5; only gence"),
     (["train", "--model", "resnet5O"], "unknown model 'resnet5O'; the nearest is 'resnet50'"),
     (["train", "--recipe", "papper"], "did you mean 'paper'"),
     (["train", "--set", "recipe.lrr=1"], "Recipe has no field 'lrr'; did you mean 'lr'"),

@@ -55,6 +55,10 @@ def test_wrong_arguments_are_named_before_anything_is_trained():
         compare(log="wandb")
     with pytest.raises(SpecError, match="workers is 0"):
         compare(workers=0, console=quiet())
+    with pytest.raises(SpecError, match=r"leaves anchor to tuning, but nothing is tuned: add --tune N .* a number"):
+        compare("no-such-folder", losses=["gence(anchor=tune)", "ce"], console=quiet())
+    with pytest.raises(SpecError, match=r"gamma is .a.; expected a number, such as gamma=0\.5$"):
+        plan_comparison(losses=["focal(gamma=a)"])
     with pytest.raises(SpecError, match="tune_trials is -1"):
         compare(tune_trials=-1, console=quiet())
 

@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import Any
 
 from gence.experiment.fields import SpecError, check_choice, check_keys
+from gence.experiment.loss_spec import check_numbers
 from gence.experiment.recipe import RECIPES, Recipe, named_recipe
 from gence.experiment.spec import LossSpec, RunSpec, Subset
 
@@ -128,13 +129,14 @@ def parse_grid(document: Mapping[str, Any]) -> list[RunSpec]:
 
 
 def check_losses(specs: Iterable[RunSpec]) -> None:
-    """Raise `SpecError` for a loss, or a parameter of a loss, that the registry does not know."""
+    """Raise `SpecError` for a loss, or a parameter of a loss, that the registry does not know or that is no number."""
     from gence.losses.registry import LOSSES
 
     for loss in dict.fromkeys(spec.loss for spec in specs):
         check_choice("loss", loss.name, LOSSES)
         known = (*LOSSES[loss.name].params, *_SHARED_LOSS_PARAMS)
         check_keys(f"loss {loss.name!r}", loss.params, known)
+        check_numbers(loss, may_tune=True)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,11 @@ _LOSS_FORM = re.compile(r"\s*(?P<name>[A-Za-z_][\w.+-]*)\s*(?:\((?P<params>.*)\)
 ParamValue = float | int | str | bool
 """What a parameter of a loss may be."""
 
+TUNE = "tune"
+"""The value of a loss's parameter that asks for it to be tuned."""
+
+_GIVEN_IN_WORDS = ("prior",)
+
 
 @dataclass(frozen=True, init=False)
 class LossSpec:
@@ -87,6 +92,24 @@ class LossSpec:
             raise SpecError(f"loss is {value!r}; expected a name, name(param=value), or a table with a name")
         flat = {name: item for name, item in value.items() if name not in ("name", "params")}
         return cls(name=value["name"], params={**value.get("params", {}), **flat})
+
+
+def check_numbers(loss: LossSpec, *, may_tune: bool = False) -> None:
+    """Raise `SpecError` for a parameter that is a word where losses take a number.
+
+    Args:
+        loss: the loss.
+        may_tune: whether a parameter may be left to tuning, as in `gence(anchor=tune)`.
+
+    >>> check_numbers(LossSpec.parse("focal(gamma=a)"))
+    Traceback (most recent call last):
+    gence.experiment.fields.SpecError: loss focal(gamma=a): gamma is 'a'; expected a number, such as gamma=0.5
+    """
+    for name, value in loss.params.items():
+        if name in _GIVEN_IN_WORDS or not isinstance(value, bool | str) or (may_tune and value == TUNE):
+            continue
+        tuning = "; only gence tune and gence compare --tune N try several" if value == TUNE else ""
+        raise SpecError(f"loss {loss}: {name} is {value!r}; expected a number, such as {name}=0.5{tuning}")
 
 
 def _param(loss: str, name: str, value: Any) -> ParamValue:

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gence.experiment.fields import SpecError
+from gence.experiment.loss_spec import TUNE
 from gence.experiment.spec import LossSpec, RunSpec
-
-TUNE = "tune"
-"""The value of a loss's parameter that asks for it to be tuned."""
 
 
 @dataclass(frozen=True)

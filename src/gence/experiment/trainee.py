@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from gence.experiment.backbone import RunBackbone
 from gence.experiment.feed import EpochFeed
 from gence.experiment.lane import WARMUP_STEPS
+from gence.experiment.loss_spec import check_numbers
 from gence.experiment.problem import Problem
 from gence.experiment.schedule import anchors, average_shares, learning_rates
 from gence.experiment.seeds import stream_seed
@@ -209,6 +210,7 @@ def create_criterion(spec: RunSpec, train_prior: Tensor) -> Any:
     for param in params:
         if param not in known:
             raise ValueError(f"loss {spec.loss}: no parameter {param!r} for a run; known: {', '.join(known)}")
+    check_numbers(spec.loss)
     if "prior" in params:
         named = {"train": train_prior, "uniform": torch.full_like(train_prior, 1.0 / train_prior.numel())}
         if params["prior"] not in named:

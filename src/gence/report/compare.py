@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from gence.experiment.engines import create_engine
 from gence.experiment.fields import SpecError, check_choice
+from gence.experiment.loss_spec import TUNE
 from gence.experiment.recipe import Recipe
 from gence.experiment.records import Record
 from gence.experiment.run import RunReport, run_grid
 from gence.experiment.same_data import check_same_data
-from gence.experiment.spec import RunSpec
+from gence.experiment.spec import LossSpec, RunSpec
 from gence.experiment.store import Store
 from gence.experiment.tune import TuneSettings, tune, tuned_grid
 from gence.report.build import Report, build_report, write_report
@@ -128,6 +129,7 @@ def compare(
     console = console or _stderr()
     if log is not None:
         check_choice("log", log, LOGS)
+    _check_tuned(losses, tune_trials)
     plan = plan_comparison(
         data, n=n, losses=losses, seeds=seeds, model=model, ood=ood, recipe=recipe, epochs=epochs,
         batch_size=batch_size, image_size=image_size, device=device, cache_dir=cache_dir,
@@ -150,6 +152,17 @@ def compare(
     report = build_report(records, keys=done, concerns=plan.concerns, cache_dir=cache_dir)
     page = write_report(report, out, files=files)
     return CompareResult(report=report, page=page, runs=runs, seconds=time.monotonic() - started)
+
+
+def _check_tuned(losses: Sequence[str], trials: int) -> None:
+    """Raise `SpecError` before anything is read or trained, if a loss waits for tuning that nobody asked for."""
+    for loss in map(LossSpec.from_value, losses):
+        waiting = [name for name, value in loss.params.items() if value == TUNE]
+        if waiting and trials == 0:
+            raise SpecError(
+                f"loss {loss} leaves {waiting[0]} to tuning, but nothing is tuned: add --tune N (tune_trials=N), or "
+                f"give {waiting[0]} a number"
+            )
 
 
 def _records_in_use(plan: ComparePlan, store: Store, tuning: bool) -> Iterator[Record]:

@@ -110,7 +110,7 @@ def plan_comparison(
         ood=tuple(ood),
         image_size=image_size,
     )
-    check_losses(base.replace(loss=loss) for loss in asked if "tune" not in loss.params.values())
+    check_losses(base.replace(loss=loss) for loss in asked)
     train = splits.train
     counts = train.labels[subset_index(base, train.labels, train.num_classes)].bincount(minlength=train.num_classes)
     concerns = [note for source in (data, *ood) for note in left_out_notes(source)]
