@@ -75,6 +75,12 @@ def test_one_seed_and_no_seed_cannot_be_judged():
     assert describe(none.comparisons["gence"], ACCURACY) == "no seed in common, cannot be judged"
 
 
+def test_one_loss_alone_is_compared_with_nothing():
+    found = judge(frame({"ce": CLEAR["ce"]}), quantities=[ACCURACY])
+    assert found.headline == "CE alone was run: there is nothing to compare it with."
+    assert found.of("accuracy").sentence() == "Accuracy: CE has the mean 61.2 ± 1.3 % (n = 5); no other loss was run."
+
+
 def test_a_store_without_ce_compares_with_its_first_loss():
     found = judge(frame({"gence": [0.5, 0.6], "mae": [0.4, 0.5]}), quantities=[ACCURACY])
     assert found.reference == "gence"

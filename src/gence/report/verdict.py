@@ -63,10 +63,10 @@ class MetricVerdict:
             return f"{q.title}: no run has a number."
         summary = self.summaries[self.best]
         spread = f" ± {q.text(summary.std)}" if summary.n > 1 else ""
-        parts = [
-            f"{q.title}: {loss_title(self.best)} has the best mean, {q.text(summary.mean)}{spread}"
-            f"{' %' if q.percent else ''} (n = {summary.n})."
-        ]
+        measured = f"{q.text(summary.mean)}{spread}{' %' if q.percent else ''} (n = {summary.n})"
+        if not self.comparisons:
+            return f"{q.title}: {loss_title(self.best)} has the mean {measured}; no other loss was run."
+        parts = [f"{q.title}: {loss_title(self.best)} has the best mean, {measured}."]
         told = [loss for loss in self.comparisons if loss == self.best or loss.startswith("gence")]
         for loss in told:
             against = f"{loss_title(loss)} against {loss_title(self.reference)}"
