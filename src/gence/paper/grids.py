@@ -49,6 +49,11 @@ def grid_specs(
             continue
         check_choice("grid", name, GRIDS)
         if name == "open_choices":
+            if losses or recipe:
+                raise SpecError(
+                    "open_choices runs cross-entropy alone, under every candidate for the recipe; losses and recipe "
+                    "change nothing there: leave them out"
+                )
             runs += open_choices.open_choice_specs(
                 rows=tuple(rows) or open_choices.CELLS, seeds=seeds or open_choices.SEEDS
             )
