@@ -52,7 +52,7 @@ def compare(
 ) -> None:
     """Does GenCE help me? Train several losses over seeds, and write a report of what can be told from chance.
 
-    With no option at all: scikit-learn's digits, 100 labels, seven losses, five seeds, about a minute on two cores.
+    With no option at all: scikit-learn's digits, 100 labels, seven losses, five seeds.
     Interrupted, the same command goes on where it stopped.
 
     Example: gence compare --data photos/ --n 500 --losses gence,ce,focal --ood other-photos/
