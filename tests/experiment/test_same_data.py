@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import doctest
 import json
 from pathlib import Path
 
 import pytest
 
 from gence.data import DataError, load
+from gence.experiment import same_data
 from gence.experiment.checkpoint import CohortCheckpoint, read_tensors, write_tensors
 from gence.experiment.cohort import train_cohort
 from gence.experiment.predict import evaluate_model, load_model
@@ -17,6 +19,11 @@ from gence.experiment.same_data import check_same_data, checksums_at_hand, data_
 from gence.experiment.spec import RunSpec
 from gence.experiment.store import Store
 from tests.experiment.small_runs import small_spec, write_images
+
+
+def test_the_examples_in_the_docstrings_run():
+    assert doctest.testmod(same_data).attempted > 0
+    assert doctest.testmod(same_data).failed == 0
 
 
 @pytest.fixture(autouse=True)
