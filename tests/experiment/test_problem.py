@@ -88,11 +88,12 @@ def test_image_size_resizes_training_and_test_images():
 def test_a_constant_channel_can_be_normalised(tmp_path):
     from PIL import Image
 
+    data = tmp_path / "data"
     for name in ("a", "b"):
-        (tmp_path / name).mkdir()
+        (data / name).mkdir(parents=True)
         for i in range(5):
-            Image.new("L", (8, 8), 7).save(tmp_path / name / f"{i}.png")
-    problem = ProblemLoader(CPU, tmp_path / "cache").load(small_spec(n=4, data=str(tmp_path)))
+            Image.new("L", (8, 8), 7).save(data / name / f"{i}.png")
+    problem = ProblemLoader(CPU, tmp_path / "cache").load(small_spec(n=4, data=str(data)))
     assert float(problem.std[0]) > 0
 
 
