@@ -46,9 +46,9 @@ def compared(tmp_path_factory, elsewhere):
         )  # fmt: skip
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium():
-    """A headless Chromium."""
+    """A headless Chromium; closed after its module, because a process can drive one Playwright at a time."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
     path = shutil.which("chromium") or shutil.which("chromium-browser")
     if path is None:
