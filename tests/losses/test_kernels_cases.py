@@ -25,6 +25,8 @@ pytestmark = [
     # Masked lanes of the interpreter compute with infinities, which NumPy warns of.
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning:triton.*"),
+    # Triton 3.6's interpreter turns arrays of one element into numbers.
+    pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning"),
 ]
 
 REGIMES = {
