@@ -67,7 +67,7 @@ def measure_epoch_time(
                 train_cohort([spec], device=device, on_epoch=_noting(ends), compile=compile, loader=loader)
                 seconds[loss] += [later - earlier for earlier, later in itertools.pairwise(ends)]
         rows.append({"data": base.data, "n": base.subset.n, "model": base.model, "seconds": seconds})
-    return {"bench": "epoch_time", "environment": environment_record(), "compiled": compile, "rows": rows}
+    return {"bench": "epoch_time", "environment": environment_record(device), "compiled": compile, "rows": rows}
 
 
 def save_epoch_time(store: Store, record: dict[str, Any]) -> Path:
