@@ -231,7 +231,7 @@ def test_site_in_a_browser(site: Path) -> None:
         page.goto(address, wait_until="networkidle")
         page.locator("input.md-search__input").click()
         page.keyboard.type("marginal offset", delay=20)
-        page.locator(".md-search-result__item").first.wait_for(timeout=20_000)
+        page.locator(".md-search-result__item").first.wait_for(timeout=60_000)
         browser.close()
     assert errors == []
     assert elsewhere == []
@@ -247,7 +247,7 @@ def test_notebook_runs_top_to_bottom(tmp_path: Path) -> None:
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert all(cell.outputs == [] and cell.execution_count is None for cell in code)
     nbclient.NotebookClient(
-        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
     ).execute()
     shown = [str(output) for cell in code for output in cell.outputs]
     assert any("MarginalDriftWarning" in text for text in shown)

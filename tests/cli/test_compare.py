@@ -28,14 +28,14 @@ def test_a_killed_comparison_goes_on_and_then_shows_and_reports(tmp_path):
     )  # fmt: skip
     records = tmp_path / "o" / "store" / "records"
     process = subprocess.Popen(arguments, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not list(records.rglob("*.json")) and time.monotonic() < deadline:
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()
     kept = {path: path.read_bytes() for path in records.rglob("*.json")}
     assert 1 <= len(kept) < 4
-    done = subprocess.run(arguments, env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(arguments, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert f"{4 - len(kept)} done" in done.stdout
     assert f"{len(kept)} were there, none left" in done.stdout
@@ -53,10 +53,20 @@ def test_a_killed_comparison_goes_on_and_then_shows_and_reports(tmp_path):
     assert (tmp_path / "again" / "figures" / "accuracy.svg").exists()
 
 
+def test_a_comparison_that_is_asked_to_end_says_so_by_its_code(tmp_path):
+    arguments = command("compare", "--losses", "ce,gence", "--epochs", 500, "--workers", 1, "--out", tmp_path / "o")
+    process = subprocess.Popen(arguments, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 240
+    while not list((tmp_path / "o").rglob("*.claim")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=300) == 143
+
+
 def test_a_wrong_argument_is_one_line(tmp_path):
     done = subprocess.run(
         command("compare", "--losses", "gense", "--out", tmp_path / "o"),
-        env=ENVIRONMENT, capture_output=True, text=True, timeout=60,
+        env=ENVIRONMENT, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 2
     assert done.stderr.splitlines() == [line for line in done.stderr.splitlines() if line.startswith("gence: ")]

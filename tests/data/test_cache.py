@@ -125,7 +125,7 @@ print(cache.read_or_make(folder, "photos", {}, make)["all"].checksum)
 """
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 240.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
@@ -158,7 +158,7 @@ def makers(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], subprocess.P
 def test_two_processes_do_the_work_once(makers: tuple[subprocess.Popen[str], ...], tmp_path: Path) -> None:
     first, second = makers
     (tmp_path / "finish").touch()
-    (made, of_first), (read, of_second) = first.communicate(timeout=60), second.communicate(timeout=60)
+    (made, of_first), (read, of_second) = first.communicate(timeout=300), second.communicate(timeout=300)
     assert (first.returncode, second.returncode) == (0, 0), of_first + of_second
     assert made == read != ""
     assert not (tmp_path / "making-two").exists()
@@ -173,7 +173,7 @@ def test_a_killed_process_blocks_nobody(makers: tuple[subprocess.Popen[str], ...
     first.communicate()
     wait_for((tmp_path / "making-two").exists)
     (tmp_path / "finish").touch()
-    made, _ = second.communicate(timeout=60)
+    made, _ = second.communicate(timeout=300)
     assert second.returncode == 0
     assert len(made.strip()) == 64
     assert len(cached_files(tmp_path)) == 1

@@ -24,7 +24,7 @@ def run_on_small_disk(folder: Path, code: str, size: str) -> str:
     script.write_text(f"disk = {str(disk)!r}\n{code}")
     shell = f'{" ".join(mount)} && exec "$0" "$1"'
     done = subprocess.run(
-        ["unshare", "-rm", "sh", "-c", shell, sys.executable, str(script)], capture_output=True, text=True, timeout=120
+        ["unshare", "-rm", "sh", "-c", shell, sys.executable, str(script)], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -22,7 +22,7 @@ DRIVER = Path(__file__).with_name("grid_driver.py")
 def drive(store: Path, engine: str, seeds: int, trainer: str) -> subprocess.CompletedProcess:
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(DRIVER), str(store), engine, str(seeds), trainer]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
 
 
 def test_gpus_are_those_that_are_visible(monkeypatch):

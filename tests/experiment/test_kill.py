@@ -22,7 +22,7 @@ from tests.experiment.tiny_trainer import make_specs, train
 DRIVER = Path(__file__).with_name("grid_driver.py")
 SEEDS = 30
 KILLS = 30
-LONGEST_S = 120
+LONGEST_S = 600
 
 
 @pytest.fixture
@@ -56,9 +56,9 @@ def outcomes(store: Store) -> dict[str, str]:
 
 def await_work(store: Path, driver: subprocess.Popen, before: set[int]) -> None:
     """Wait until a process that was not there before holds a claim, or the driver has nothing left to do."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 240
     while driver.poll() is None and not workers_of(store) - before:
-        assert time.monotonic() < deadline, "no run was begun for 30 s"
+        assert time.monotonic() < deadline, "no run was begun for four minutes"
         time.sleep(0.002)
 
 
@@ -89,7 +89,7 @@ def test_sixty_runs_killed_thirty_times_come_out_whole(tmp_path, environment, qu
     assert min(kills.values()) >= 5, kills
 
     last = start_driver(root, "gpus", environment)
-    assert last.wait(timeout=60) == 0
+    assert last.wait(timeout=300) == 0
     store = Store(root)
     undisturbed = Store(tmp_path / "undisturbed")
     specs = make_specs(SEEDS)
@@ -108,7 +108,7 @@ def test_sixty_runs_killed_thirty_times_come_out_whole(tmp_path, environment, qu
 def test_two_drivers_at_once_do_not_repeat_each_others_runs(tmp_path, environment):
     root = tmp_path / "shared"
     drivers = [start_driver(root, engine, environment) for engine in ("local", "gpus")]
-    assert [driver.wait(timeout=60) for driver in drivers] == [0, 0]
+    assert [driver.wait(timeout=300) for driver in drivers] == [0, 0]
     trained = Path(environment["TRAINED_LOG"]).read_text().split()
     assert sorted(trained) == sorted(spec.key for spec in make_specs(SEEDS))
     assert not list((root / "claims").glob("*.claim"))
@@ -119,9 +119,9 @@ def test_sigterm_stops_cleanly_and_the_next_driver_goes_on(tmp_path, environment
     driver = start_driver(root, "gpus", environment, seeds=8)
     await_work(root, driver, set())
     driver.terminate()
-    assert driver.wait(timeout=30) == 3, "3 is the test driver's code for: stopped, some left"
+    assert driver.wait(timeout=300) == 3, "3 is the test driver's code for: stopped, some left"
     assert not list((root / "claims").glob("*.claim"))
     store = Store(root)
     assert 0 < len(store.missing(make_specs(8))) <= 16
-    assert start_driver(root, "local", environment, seeds=8).wait(timeout=60) == 0
+    assert start_driver(root, "local", environment, seeds=8).wait(timeout=300) == 0
     assert store.missing(make_specs(8)) == []

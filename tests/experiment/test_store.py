@@ -342,7 +342,7 @@ def test_readers_see_whole_records_while_others_write(tmp_path):
         store.write(spec, result(), ENVIRONMENT)
         if i % 13 == 5:
             store.pack()
-    reader.join(timeout=120)
+    reader.join(timeout=300)
     assert seen[-1] == len(specs)
     assert seen == sorted(seen)
 

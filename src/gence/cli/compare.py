@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gence.cli.errors import exit_if_interrupted
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -92,8 +94,7 @@ def compare(
             f"Report: {result.page} ({size:.1f} MB; {result.seconds:.0f} s in all)", highlight=False, markup=False,
             soft_wrap=True,
         )  # fmt: skip
-    if result.runs.stopped == "interrupted":
-        raise typer.Exit(130)
+    exit_if_interrupted(result.runs.stopped)
     if result.runs.failed:
         raise typer.Exit(1)
 

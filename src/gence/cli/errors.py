@@ -48,6 +48,13 @@ def check_out(option: str, path: Path | None) -> None:
         raise ValueError(f"{option} {path} cannot be written: no permission, or a read-only disk; name another place")
 
 
+def exit_if_interrupted(stopped: str | None) -> None:
+    """End with the code that a shell expects of a command that a signal stopped."""
+    codes = {"interrupted": 130, "SIGTERM": 143}
+    if stopped in codes:
+        sys.exit(codes[stopped])
+
+
 def _said_by_the_system(error: OSError) -> str:
     if error.strerror is None:  # raised by a library, with a sentence of its own
         return str(error)

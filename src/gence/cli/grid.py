@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gence.cli.errors import exit_if_interrupted
 from gence.cli.settings import print_left_out, refuse_options
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def register(app: typer.Typer) -> None:
         )
         for key, error in report.failed.items():
             typer.echo(f"{key} failed: {error}", err=True)
-        _exit_if_interrupted(report.stopped)
+        exit_if_interrupted(report.stopped)
         if report.failed:
             raise typer.Exit(1)
 
@@ -138,7 +139,7 @@ def register(app: typer.Typer) -> None:
             for best in report.best:
                 changes = ", ".join(f"{name} {value}" for name, value in best.changes.items())
                 typer.echo(f"  {best.asked}: {best.value:.4f} after {best.trials} of {trials} trials; {changes}")
-            _exit_if_interrupted(report.stopped)
+            exit_if_interrupted(report.stopped)
             if report.stopped:
                 return
 
@@ -168,13 +169,6 @@ def store_at(path: Path | None, *, must_exist: bool = False) -> Store:
 def split_words(text: str) -> tuple[str, ...]:
     """Return the words of a list that is separated by commas."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _exit_if_interrupted(stopped: str | None) -> None:
-    """End with the code that a shell expects of a command that a signal stopped."""
-    codes = {"interrupted": 130, "SIGTERM": 143}
-    if stopped in codes:
-        raise typer.Exit(codes[stopped])
 
 
 def _run_options(engine: str, workers: int | None, cohort_size: str, device: str, compile: bool) -> dict[str, Any]:

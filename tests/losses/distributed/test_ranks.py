@@ -41,7 +41,7 @@ def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={request.param}"]
     command += ["--master-addr=127.0.0.1", f"--master-port={free_port()}", "-m", "tests.losses.distributed.worker"]
     done = subprocess.run(
-        [*command, str(folder)], cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=240
+        [*command, str(folder)], cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr[-6000:]
     return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(request.param)]
@@ -202,7 +202,7 @@ def test_a_killed_rank_ends_the_others_with_pytorchs_error() -> None:
         )
         for rank in range(3)
     ]
-    ends = [rank.communicate(timeout=60)[1] for rank in ranks]
+    ends = [rank.communicate(timeout=300)[1] for rank in ranks]
     assert ranks[1].returncode == -9
     for survivor in (0, 2):
         assert ranks[survivor].returncode == 1
