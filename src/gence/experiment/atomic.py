@@ -56,7 +56,8 @@ def writing(path: Path) -> Iterator[Path]:
 
     After an error, `path` is as it was before.
     """
-    temporary = _temporary(path)
+    # The name's end is kept, because libraries read a file's kind from it.
+    temporary = path.parent / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-{path.name}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -82,14 +83,9 @@ def remove(path: Path) -> None:
         raise explained(error, path) from error
 
 
-def _temporary(path: Path) -> Path:
-    # The name's end is kept, because libraries read a file's kind from it.
-    return path.parent / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-{path.name}"
-
-
 def _written_beside(path: Path, data: bytes, *, durable: bool = True) -> Path:
     """Write `data` to a temporary file in the folder of `path`, flushed to the disk if it must last."""
-    temporary = _temporary(path)
+    temporary = path.parent / f"{TEMPORARY_PREFIX}{path.name}-{uuid.uuid4().hex}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("xb") as file:
