@@ -57,6 +57,7 @@ LONG = [
     {"shift_rows": False},
     *({"ragged_lag": lag} for lag in (1, 3, 4)),
 ]
+TINY = [{}, *({"tiny_lane": lane} for lane in (4, 16, 32))]
 SHAPES: dict[str, tuple[int, int, torch.dtype, list[dict[str, Any]]]] = {
     "vocabulary": (16384, 128256, torch.bfloat16, STREAM),
     "imagenet21k": (8192, 21841, torch.bfloat16, [{}, *LONG]),

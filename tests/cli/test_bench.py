@@ -31,13 +31,25 @@ def test_sizes_must_be_whole_numbers():
 
 def test_loss_is_timed_for_the_shapes_asked_for(tmp_path):
     out = tmp_path / "new" / "l.json"
-    arguments = ["bench", "loss", "--shapes", "8x3,16x4", "--quick", "--no-compile", "--device", "cpu"]
+    arguments = [
+        "bench",
+        "loss",
+        "--shapes",
+        "8x3,16x4",
+        "--quick",
+        "--no-compile",
+        "--device",
+        "cpu",
+        "--repeats",
+        "3",
+    ]
     result = CliRunner().invoke(create_app(), [*arguments, "--out", str(out)], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     assert "16 x 4 float32" in result.stdout
     rows = json.loads(out.read_text())["rows"]
     assert {(row["n"], row["K"]) for row in rows} == {(8, 3), (16, 4)}
     assert {row["provider"] for row in rows} >= {"cross_entropy", "GenCE"}
+    assert all(len(row["ratios"]) == 3 and sorted(row["ratios"])[1] == row["ratio"] for row in rows)
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

@@ -93,6 +93,7 @@ def register(app: typer.Typer) -> None:
         dtype: Annotated[str, typer.Option(help="Of the given shapes: float32, bfloat16 or float16.")] = "float32",
         quick: Annotated[bool, typer.Option("--quick", help="Measure for a third of the time.")] = False,
         compile: Annotated[bool, typer.Option("--compile/--no-compile", help="Also time compiled losses.")] = True,
+        repeats: Annotated[int, typer.Option(min=1, help="On a CPU: measure so often, keep the median ratio.")] = 1,
         device: _Device = "auto",
         out: _Out = None,
     ) -> None:
@@ -106,7 +107,7 @@ def register(app: typer.Typer) -> None:
 
         asked = _shapes(shapes, dtype) if shapes else None
         check_out("--out", out)
-        record = bench_loss(asked, device, out, quick=quick, compile=compile)
+        record = bench_loss(asked, device, out, quick=quick, compile=compile, repeats=repeats)
         print_table(record)
         if out is not None:
             typer.echo(f"the record is in {out}")

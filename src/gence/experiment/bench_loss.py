@@ -60,12 +60,14 @@ def bench_loss(
     out: Path | None = None,
     quick: bool = False,
     compile: bool = True,
+    repeats: int = 1,
 ) -> dict[str, Any]:
     """Forward, backward and both, for every provider and shape, in one run.
 
     On a GPU, times are device events on a cold cache (flushed, inputs in rotation) and on a hot one; small shapes also
-    have the wall time, which is what their launches cost. On a CPU, providers take turns, and ``ratio`` is the median
-    of each one's time over that of ``F.cross_entropy`` just before it.
+    have the wall time, which is what their launches cost, and the time of a captured graph, which is what they cost
+    without Python. On a CPU, providers take turns, and ``ratio`` is the median of each one's time over that of
+    ``F.cross_entropy`` just before it.
 
     Args:
         shapes: by default those of the paper, ImageNet, ImageNet-21k and a large vocabulary.
@@ -73,6 +75,8 @@ def bench_loss(
         out: where the record is written, as JSON.
         quick: a third of the measuring time, and no separate forward and backward.
         compile: whether to time the compiled providers too.
+        repeats: how often all is measured on a CPU; of each row the measurement with the median ratio is kept, and
+            the ``ratios`` of all.
 
     Returns:
         The record: environment, copy bandwidth measured in the same run, and one row for each shape and provider.
@@ -86,7 +90,10 @@ def bench_loss(
     rows: list[dict[str, Any]] = []
     for shape in shapes:
         providers = _providers(compile)
-        measured = _on_gpu(shape, providers, seconds, quick) if on_gpu else _on_cpu(shape, providers, seconds)
+        if on_gpu:
+            measured = _on_gpu(shape, providers, seconds, quick)
+        else:
+            measured = _typical([_on_cpu(shape, providers, seconds) for _ in range(repeats)])
         for row in measured:
             moved = 3 * shape.bytes  # logits read twice, gradient written once
             milliseconds = row["both_cold_ms"]["median"] if on_gpu else row["both_ms"]["median"]
@@ -153,6 +160,8 @@ def _on_gpu(shape: Shape, providers: Sequence[_Provider], seconds: float, quick:
             if shape.n * shape.K <= _LAUNCH_BOUND:
                 both = _both(provider.loss, batches)
                 row["both_wall_ms"] = time_on_wall(both, seconds=seconds, synchronise=True, inner=100).as_dict()
+                if not provider.compiled:
+                    row["both_graph_ms"] = _captured(provider.loss, batches[0], seconds).as_dict()
         rows.append(row)
     return rows
 
@@ -209,6 +218,31 @@ def _on_cpu(shape: Shape, providers: Sequence[_Provider], seconds: float) -> lis
     return rows
 
 
+def _typical(repeats: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Of each row the repeat with the median ratio, and the ratios of all."""
+    rows = []
+    for same in zip(*repeats, strict=True):
+        ratios = [row["ratio"] for row in same]
+        median = sorted(same, key=lambda row: float(row["ratio"]))[(len(same) - 1) // 2]
+        rows.append({**median, "ratios": ratios} if len(same) > 1 else median)
+    return rows
+
+
+def _captured(loss: Loss, batch: tuple[Tensor, Tensor], seconds: float) -> Times:
+    """Forward and backward as a captured graph: no host between the kernels."""
+    both = _both(loss, [batch])
+    beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    beside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(beside):
+        for _ in range(3):
+            both(0)
+    torch.cuda.current_stream().wait_stream(beside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        both(0)
+    return time_on_gpu(lambda _: graph.replay(), seconds=seconds, cold=False)
+
+
 def _both(loss: Loss, batches: Sequence[tuple[Tensor, Tensor]]) -> Callable[[int], object]:
     def both(i: int) -> object:
         z, y = batches[i % len(batches)]
@@ -248,6 +282,7 @@ def print_table(record: dict[str, Any]) -> None:
         "both_cold_ms": "both, cold",
         "both_hot_ms": "both, hot",
         "both_wall_ms": "both, wall",
+        "both_graph_ms": "both, graph",
         "both_ms": "both",
         "forward_cold_ms": "forward",
         "backward_cold_ms": "backward",

@@ -93,9 +93,11 @@ def _bench(path: Path) -> str:
 
 
 def _fits(name: str, value: Any) -> bool:
-    """Whether a value can stand in a table: plain values, and timings with their quantiles."""
-    plain = not isinstance(value, list | dict) or (isinstance(value, dict) and "median" in value)
-    return plain and name not in _LEFT_OUT
+    """Whether a value can stand in a table: plain values, timings with their quantiles, and repeats of a number."""
+    if isinstance(value, dict):
+        return "median" in value and name not in _LEFT_OUT
+    repeats = isinstance(value, list) and bool(value) and all(isinstance(one, float) for one in value)
+    return (repeats or not isinstance(value, list)) and name not in _LEFT_OUT
 
 
 def _short(value: Any) -> str:
@@ -103,4 +105,6 @@ def _short(value: Any) -> str:
         return "–"
     if isinstance(value, dict):  # a timing with its quantiles
         return f"{value['median']:.3g} ({value['low']:.3g}–{value['high']:.3g})"
+    if isinstance(value, list):  # repeats
+        return f"{min(value):.3g}–{max(value):.3g} (n = {len(value)})"
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -44,7 +44,7 @@ class Tuning:
     """
 
     tiny_elements: int = 16384
-    tiny_lane: int = 32
+    tiny_lane: int = 8
     rows_columns: int = 16384
     rows_elements: int = 4096
     rows_warps: int = 4
