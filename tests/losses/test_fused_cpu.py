@@ -108,6 +108,30 @@ def test_ignored_rows_beside_columns_that_underflow():
     check(logits, target, torch.tensor(1.0), ignore_index=-7)
 
 
+@pytest.mark.parametrize("masked", [-1e4, -1e9, -torch.inf])
+def test_a_masked_class_lets_the_others_train(masked):
+    logits, target = make("index", 40, 21, torch.float32)
+    logits[:, 4] = masked
+    target[target == 4] = 5
+    terms = {"anchor": 0.1, "prior": torch.full((21,), 1 / 21), "reduction": "sum"}
+    ours = run("auto", logits, target, torch.ones(()), None, **terms)[1]
+    plain = run("torch", logits, target, torch.ones(()), None, **terms)[1]
+    torch.testing.assert_close(ours, plain, atol=2e-6, rtol=1e-4)
+
+
+def test_a_class_of_more_rows_than_float32_counts():
+    n = (1 << 24) + (1 << 22)
+    logits, target = torch.tensor([[1.0, 0.0]]).expand(n, 2), torch.zeros(n, dtype=torch.long)
+    z = logits.contiguous().requires_grad_()
+    loss = gence.gen_cross_entropy(z, target, torch.ones(2), reduction="sum", anchor=0.5)
+    # Every row is alike: the rows of a class cannot be told apart, and the anchor asks for more of class 0.
+    divergence = torch.tensor([1.0, 0.0]).softmax(0)[0].log()
+    torch.testing.assert_close(loss.detach() / n, torch.tensor(float(n)).log() - 0.5 * divergence, rtol=1e-5, atol=0)
+    (grad,) = torch.autograd.grad(loss, z)
+    expected = 0.5 * (logits[0].softmax(0) - torch.tensor([1.0, 0.0]))
+    torch.testing.assert_close(grad[-1], expected, rtol=1e-3, atol=0)
+
+
 def test_float64_keeps_its_precision():
     logits, target = make("index", 12, 17, torch.float64)
     ours, plain = (run(name, logits, target, torch.tensor(1.0), None, anchor=0.3) for name in ("auto", "torch"))

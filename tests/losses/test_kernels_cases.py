@@ -187,6 +187,57 @@ def test_all_ignored_is_nan_with_zero_gradient(regime):
     torch.testing.assert_close(grad, torch.zeros_like(grad))
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32])
+def test_labels_of_any_integer_type(dtype, regime):
+    logits, target = make("index", 12, 21, torch.float32)
+    ignore_index = 100 if dtype == torch.int8 else 255  # 255 is what masks of images have
+    target[4] = ignore_index
+    expected = run("torch", logits, target, ignore_index=ignore_index)
+    for own, plain in zip(run("triton", logits, target.to(dtype), ignore_index=ignore_index), expected, strict=True):
+        torch.testing.assert_close(own, plain, atol=2e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("masked", [-1e4, -1e9, -1e20])
+def test_a_class_masked_by_a_huge_number(masked, regime):
+    logits, target = make("index", 12, 21, torch.float32)
+    logits[:, 0] = masked
+    target[target == 0] = 1
+    probs = torch.nn.functional.one_hot(target, 21).float()
+    weight = torch.ones(21).index_fill(0, torch.tensor([0]), 0.0).to(DEVICE)
+    check(logits, probs)
+    check(logits, target, weight=weight, label_smoothing=0.1)
+    check(logits, target, anchor=0.1, prior=torch.full((21,), 1 / 21).to(DEVICE))
+
+
+def test_a_class_that_is_ruled_out_lets_the_others_train(regime):
+    logits, target = make("index", 12, 21, torch.float32)
+    logits[:, 4] = -torch.inf
+    target[target == 4] = 5
+    prior = torch.full((21,), 1 / 21).to(DEVICE)
+    for reduction in ("sum", "none"):
+        upstream = torch.ones(12 if reduction == "none" else (), device=DEVICE)
+        terms = {"anchor": 0.1, "prior": prior, "reduction": reduction}
+        expected = run("torch", logits, target, upstream, **terms)[1]
+        assert bool(expected.isfinite().all())
+        torch.testing.assert_close(run("triton", logits, target, upstream, **terms)[1], expected, atol=2e-6, rtol=1e-5)
+
+
+def test_a_row_of_the_lowest_numbers_is_uniform(regime):
+    logits, target = make("index", 12, 21, torch.float32)
+    logits[2] = torch.finfo(torch.float32).min
+    check(logits, target)
+
+
+def test_all_ignored_has_zero_gradient_under_an_anchor(regime):
+    logits, target = make("index", 6, 5, torch.float32)
+    nothing = torch.full_like(target, -100)
+    for reduction in ("mean", "sum", "none"):
+        upstream = torch.ones(6 if reduction == "none" else (), device=DEVICE)
+        terms = {"anchor": 0.1, "prior": torch.full((5,), 0.2).to(DEVICE), "reduction": reduction}
+        grad = run("triton", logits, nothing, upstream, **terms)[1]
+        torch.testing.assert_close(grad, torch.zeros_like(grad))
+
+
 def test_nan_in_a_row_that_counts_reaches_the_loss(regime):
     logits, target = make("index", 6, 5, torch.float32)
     logits[2, 1] = float("nan")
@@ -287,6 +338,14 @@ class TestOnlyOnAGPU:
         before = len(launch._compiled)
         run("auto", logits, target, ignore_index=-7)
         assert len(launch._compiled) > before
+
+    def test_a_class_of_more_rows_than_float32_counts(self):
+        n = 1 << 25
+        logits = torch.tensor([[1.0, 0.0]], device="cuda").expand(n, 2).contiguous()
+        target = torch.zeros(n, dtype=torch.long, device="cuda")
+        loss, grad = run("triton", logits, target, reduction="sum")
+        torch.testing.assert_close(loss / n, torch.tensor(n, device="cuda").log(), rtol=1e-4, atol=0)
+        assert float(grad.abs().max()) < 1e-3
 
     def test_more_than_two_to_the_31_logits(self):
         n, K = 34000, 65536

@@ -65,6 +65,7 @@ def target_of(kind: str, n: int, K: int) -> Any:
     ("shape", "dtype", "kind", "settings", "kernels"),
     [
         ((100, 100), torch.float32, "two_hot", {}, ["tiny_kernel"]),
+        ((5000, 10), torch.bfloat16, "index", {}, ["rows_forward", "finalise", "rows_backward"]),
         ((256, 1000), torch.bfloat16, "index", {}, ["rows_forward", "finalise", "rows_backward"]),
         ((256, 1000), torch.float32, "probs", {"anchor": 0.1}, ["rows_forward", "finalise", "rows_backward"]),
         ((8, 21841), torch.bfloat16, "index", {}, ["stream_forward", "finalise", "long_rows_backward"]),

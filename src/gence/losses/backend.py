@@ -5,7 +5,8 @@
   forward-mode differentiation, tensor subclasses, targets or weights that need a gradient).
 - ``"torch"``: plain PyTorch operations always. The readable reference, and differentiable any number of times.
 - ``"triton"``: Triton kernels, or an error that says why they do not apply. On the CPU this means Triton's interpreter
-  (``TRITON_INTERPRET=1``), which is for tests.
+  (``TRITON_INTERPRET=1``), which is for tests. Empty input, one row alone (whose loss is 0) and tensor subclasses are
+  still left to the plain operations, which raise, warn or pass them on.
 
 Set it with :func:`set_backend`, as a function or as a context manager, or with the environment variable
 ``GENCE_BACKEND``. All of them compute the same loss.

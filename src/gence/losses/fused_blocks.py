@@ -89,14 +89,21 @@ def log_of_picked(logits: Tensor, problem: Labels, picked: list[Tensor]) -> list
     return found
 
 
-def log_sums(logits: Tensor, context: Tensor | None, valid: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """log S in log space (K,)."""
+def sums_in_log_space(
+    logits: Tensor, context: Tensor | None, valid: Tensor | None, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Each class's largest log-probability, and S relative to it (K,): S = beyond * exp(top).
+
+    Not log S: where a class is masked by a huge number, log S has no digits left for what lies beyond.
+    """
     log_p = logits.to(dtype).log_softmax(1)
     if valid is not None:
         log_p = log_p.masked_fill(~valid[:, None], -torch.inf)
     if context is not None:
         log_p = torch.cat([log_p, context.to(dtype).log_softmax(1)])
-    return log_p.logsumexp(0)
+    top = log_p.amax(0)
+    top = top.masked_fill(top == -torch.inf, 0.0)
+    return top, (log_p - top).exp().sum(0)
 
 
 def pull_blocks(probs: Tensor, c: Tensor, pulls: list[tuple[Tensor, Tensor]]) -> Tensor:
@@ -138,12 +145,12 @@ def sunk_pull_blocks(
         logits: (n, K).
         probs: softmax (n, K).
         c: T_k / S_k (K,), 0 in sunk classes.
-        sunk: the sunk classes, their T_k and log S_k.
+        sunk: the sunk classes, their T_k / S_k relative to a log-probability, and that.
         own: tau_j (n,).
         valid: (n,) bool, None where all rows take part.
     """
     n, K = logits.shape
-    classes, pull, log_s = sunk
+    classes, pull, low = sunk
     rows = _rows_of_block(n, K, probs.element_size())
     scratch = probs.new_empty((rows, K))
     for start in range(0, n, rows):
@@ -155,7 +162,7 @@ def sunk_pull_blocks(
             z = logits[start:stop].to(p.dtype)
             if valid is not None:
                 z = z.masked_fill(~valid[start:stop, None], 0.0)
-            q = pull * torch.exp(z.log_softmax(1)[:, classes] - log_s)
+            q = pull * torch.exp(z.log_softmax(1)[:, classes] - low)
             if valid is not None:
                 q.masked_fill_(~valid[start:stop, None], 0.0)  # where there may be an infinity
             r = r + q.sum(1)

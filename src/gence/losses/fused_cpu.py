@@ -84,9 +84,10 @@ class _CPULoss(torch.autograd.Function):
             )
         needed = mass != 0 if pi is None else (mass != 0) | (pi > 0)
         if bool((needed & ~(sums >= blocks.FLOOR)).any()):
-            log_s = blocks.log_sums(logits, context, problem.valid, sums.dtype)
+            low, beyond = blocks.sums_in_log_space(logits, context, problem.valid, sums.dtype)
         else:
-            log_s = torch.where(needed, sums, 1.0).log()
+            low, beyond = torch.zeros_like(sums), torch.where(needed, sums, 1.0)
+        log_s = low + beyond.log()
 
         cost = sums.new_zeros(n) if spread is None else spread
         tau = problem.tau()
@@ -107,7 +108,7 @@ class _CPULoss(torch.autograd.Function):
         ctx.problem, ctx.denominator, ctx.picked = problem, denominator, picked
         ctx.probs, ctx.context_probs = probs, context_probs
         # Constants are saved too: autograd then notices if somebody writes into them before the backward pass.
-        ctx.save_for_backward(logits, context, log_s, pi, tau, *problem.tensors())
+        ctx.save_for_backward(logits, context, low, beyond, pi, tau, *problem.tensors())
         if problem.valid is not None:
             cost = torch.where(problem.valid, cost, 0.0)
         if problem.reduction == "none":
@@ -117,7 +118,7 @@ class _CPULoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-        logits, context, log_s, pi, tau, *_ = ctx.saved_tensors
+        logits, context, low, beyond, pi, tau, *_ = ctx.saved_tensors
         problem: Labels = ctx.problem
         if torch.is_grad_enabled():
             return *problem.differentiable_gradients(logits, context, upstream, ctx.needs_input_grad), None, None
@@ -131,15 +132,17 @@ class _CPULoss(torch.autograd.Function):
         pull = problem.masses(of_row, K)
         if pi is not None:
             pull = pull - problem.anchor * (of_row * tau).sum() * pi
-        classes = ((pull != 0) & (log_s < _LOW)).nonzero().squeeze(1)
-        sunk = (classes, pull[classes], log_s[classes])
-        c = torch.where((pull != 0) & (log_s >= _LOW), pull * torch.exp(-log_s), 0.0)
+        # A class without any probability, as one whose logits are all -inf, pulls at nothing.
+        pulls = (pull != 0) & (beyond != 0)
+        classes = (pulls & (low < _LOW)).nonzero().squeeze(1)
+        sunk = (classes, pull[classes] / beyond[classes], low[classes])
+        c = torch.where(pulls & ~(low < _LOW), pull / beyond * torch.exp(-low), 0.0)
         grad = None
         if ctx.needs_input_grad[0]:
             # The softmax becomes the gradient where it lies. A second backward pass computes it anew.
             probs, ctx.probs = ctx.probs, None
             if probs is None:
-                probs = blocks.softmax_blocks(logits, [], torch.zeros_like(log_s), True, problem)[0]
+                probs = blocks.softmax_blocks(logits, [], torch.zeros_like(beyond), True, problem)[0]
             high = all(bool((p > blocks.FLOOR).all()) for p in ctx.picked)
             if high and problem.smoothing == 0 and not len(classes):
                 parts = zip(problem.parts(of_row), ctx.picked, strict=True)
@@ -152,7 +155,7 @@ class _CPULoss(torch.autograd.Function):
         if context is not None and ctx.needs_input_grad[1]:
             probs, ctx.context_probs = ctx.context_probs, None
             if probs is None:
-                probs = blocks.softmax_blocks(context.to(tau.dtype), [], torch.zeros_like(log_s), True)[0]
+                probs = blocks.softmax_blocks(context.to(tau.dtype), [], torch.zeros_like(beyond), True)[0]
             if len(classes):
                 nothing = tau.new_zeros(context.shape[0])
                 of_context = blocks.sunk_pull_blocks(context, probs, c, sunk, nothing, None)

@@ -49,9 +49,11 @@ class Labels:
 
     def masses(self, of_row: Tensor, num_classes: int) -> Tensor:
         """T_k = w_k sum_i g_i t_ik (K,)."""
-        mass = of_row.new_zeros(num_classes)
+        # In float64: 2^24 + 1 is no float32, and a class can have more rows than that.
+        exact = of_row.new_zeros(num_classes, dtype=torch.float64)
         for index, share in self.labels:
-            mass.scatter_add_(0, index, share * of_row)
+            exact.scatter_add_(0, index, (share * of_row).double())
+        mass = exact.to(of_row.dtype)
         if self.smoothing > 0:
             rows = (self.taking_part(of_row) * of_row).sum()
             mass = (1 - self.smoothing) * mass + (self.smoothing / num_classes) * rows

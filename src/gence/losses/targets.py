@@ -200,7 +200,8 @@ def class_mass(rows: Rows) -> Tensor:
     """The class's weighted label mass T_k = w_k sum_i t_ik -> (K,)."""
     zeros = rows.logits.new_zeros(rows.num_classes)
     if rows.index is not None and rows.valid is not None:
-        mass = zeros.scatter_add(0, rows.index, rows.valid.to(zeros.dtype))
+        # Counted as whole numbers: 2^24 + 1 is no float32, and a class can have more rows than that.
+        mass = zeros.long().scatter_add(0, rows.index, rows.valid.long()).to(zeros.dtype)
     elif rows.two_hot is not None:
         first, second, share = rows.two_hot
         mass = zeros.scatter_add(0, first, share).scatter_add(0, second, 1 - share)

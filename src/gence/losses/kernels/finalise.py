@@ -9,7 +9,7 @@ block of columns is summed again in log space, here and only then, so no value h
 import triton
 import triton.language as tl
 
-from gence.losses.kernels.tiles import EXTREME, INVERSE_DENOMINATOR
+from gence.losses.kernels.tiles import EXTREME, INVERSE_DENOMINATOR, LOWEST, VECTORS, load_counts
 
 FLOOR = tl.constexpr(1e-30)
 LOW = tl.constexpr(-60.0)  # a little above log(FLOOR): below it the coefficient is kept relative to its column
@@ -29,7 +29,7 @@ def _merge_columns(z, stats, n, stride, cols, col_ok, top, total, R: tl.constexp
         x = tl.load(z + rows.to(tl.int64)[:, None] * stride + cols[None, :], mask=mask, other=float("-inf"))
         log_p = (x.to(tl.float32) - peak[:, None]) - log_sum[:, None]
         # A finite stand-in for "nothing yet" keeps inf - inf out.
-        higher = tl.maximum(top, tl.maximum(tl.max(log_p, 0), -3.0e38))
+        higher = tl.maximum(top, tl.maximum(tl.max(log_p, 0), LOWEST))
         total = total * tl.exp(top - higher) + tl.sum(tl.exp(log_p - higher[None, :]), 0)
         top = higher
     return top, total
@@ -70,7 +70,7 @@ def finalise(
     REDUCTION: tl.constexpr,
     PARTIAL: tl.constexpr,
 ):
-    """Writes the loss, log S, the coefficients c with their reference (see ``class_pull``) and two scalars."""
+    """Writes the loss, the coefficients c with their reference (see ``class_pull``), log S, and two scalars."""
     pid = tl.program_id(0)
     strength = 0.0
     if ANCHOR == 1:
@@ -87,7 +87,7 @@ def finalise(
         weights = tl.zeros((BLOCK_K,), tl.float32)
         for start in range(0, K, BLOCK_K):
             cols = start + tl.arange(0, BLOCK_K)
-            labels = tl.load(sums + KP + cols, mask=cols < K, other=0.0)
+            labels = load_counts(sums, cols, cols < K, KP, INDEX)
             counted += labels
             if HAS_WEIGHT:
                 w = tl.load(weight + cols, mask=cols < K, other=0.0).to(tl.float32)
@@ -124,7 +124,7 @@ def finalise(
                 s += tl.sum(tl.load(sums + 2 * KP + at, mask=ok, other=0.0), 0)
         else:
             s = tl.load(sums + cols, mask=col_ok, other=0.0)
-        labels = tl.load(sums + KP + cols, mask=col_ok, other=0.0)
+        labels = load_counts(sums, cols, col_ok, KP, INDEX)
         label_count += labels
         mass = labels
         if SMOOTH:
@@ -144,13 +144,19 @@ def finalise(
         sunk = needed & (s < FLOOR)
         log_s = tl.log(tl.where(needed & (s >= FLOOR), s, 1.0))
         log_s = tl.where(needed & (s != s), float("nan"), log_s)
+        # S = beyond * exp(low), with low = 0 unless the sum is tiny.
+        low = tl.where(needed & (log_s < LOW), log_s, 0.0)
+        beyond = tl.where(low != 0.0, 1.0, tl.where(needed, s, 1.0))
         if tl.max(sunk.to(tl.int32), 0) > 0:
-            top = tl.full((BLOCK_K,), -3.0e38, tl.float32)
+            top = tl.full((BLOCK_K,), LOWEST, tl.float32)
             total = tl.zeros((BLOCK_K,), tl.float32)
             top, total = _merge_columns(z, stats, n, stride, cols, col_ok, top, total, R)
             if HAS_CONTEXT:
                 top, total = _merge_columns(context, context_stats, m, context_stride, cols, col_ok, top, total, R)
-            log_s = tl.where(sunk, tl.where(total > 0.0, top, 0.0) + tl.log(total), log_s)
+            top = tl.where(total > 0.0, top, 0.0)
+            log_s = tl.where(sunk, top + tl.log(total), log_s)
+            low = tl.where(sunk, top, low)
+            beyond = tl.where(sunk, total, beyond)
 
         pull = mass
         if ANCHOR != 0:
@@ -163,19 +169,21 @@ def finalise(
                 pull = mass * (1.0 - strength)
                 entropy += tl.where(mass > 0.0, mass * tl.log(tl.where(mass > 0.0, mass, 1.0)), 0.0)
         cross += tl.where(mass != 0.0, mass * log_s, 0.0)
-        low = tl.where(needed & (log_s < LOW), log_s, 0.0)
         extremes = tl.maximum(extremes, tl.where(low != 0.0, 1.0, 0.0))
-        c = tl.where(needed, pull * tl.exp(low - log_s), 0.0)
+        # A class without any probability, as one whose logits are all -inf, pulls at nothing.
+        c = tl.where(needed & (beyond != 0.0), pull / tl.where(beyond != 0.0, beyond, 1.0), 0.0)
+        # The class vectors: as many as VECTORS says.
         tl.store(classes + cols, c, mask=col_ok)
         tl.store(classes + KP + cols, low, mask=col_ok)
         tl.store(classes + 2 * KP + cols, log_s, mask=col_ok)
+        tl.store(classes + 3 * KP + cols, beyond, mask=col_ok)
 
     costs = tl.zeros((BLOCK_N,), tl.float32)
     for block in range(pid, tl.cdiv(n, BLOCK_N), PROGRAMS):
         rows = block * BLOCK_N + tl.arange(0, BLOCK_N)
         costs += tl.load(stats + 2 * n + rows, mask=rows < n, other=0.0)
 
-    shares = classes + 3 * KP + 16 + pid * 16
+    shares = classes + VECTORS * KP + 16 + pid * 16
     tl.store(shares, tl.sum(costs, 0))
     tl.store(shares + 1, tl.sum(cross, 0))
     tl.store(shares + 2, tl.sum(entropy, 0))
@@ -190,7 +198,7 @@ def finalise(
     finished = tl.atomic_add(counter, 1, sem="acq_rel")
     if finished == PROGRAMS - 1:
         # PROGRAMS is a power of two.
-        of = classes + 3 * KP + 16 + tl.arange(0, PROGRAMS) * 16
+        of = classes + VECTORS * KP + 16 + tl.arange(0, PROGRAMS) * 16
         cost = tl.sum(tl.load(of, cache_modifier=".cg"), 0)
         cost += tl.sum(tl.load(of + 1, cache_modifier=".cg"), 0)
         label_mass = tl.sum(tl.load(of + 5, cache_modifier=".cg"), 0)
@@ -222,5 +230,5 @@ def finalise(
             if INDEX:  # the mean over no row is NaN, but no row has a gradient
                 inverse = tl.where(tl.sum(tl.load(of + 7, cache_modifier=".cg"), 0) > 0.0, inverse, 0.0)
         tl.store(loss, cost)
-        tl.store(classes + 3 * KP + INVERSE_DENOMINATOR, inverse)
-        tl.store(classes + 3 * KP + EXTREME, tl.max(tl.load(of + 8, cache_modifier=".cg"), 0))
+        tl.store(classes + VECTORS * KP + INVERSE_DENOMINATOR, inverse)
+        tl.store(classes + VECTORS * KP + EXTREME, tl.max(tl.load(of + 8, cache_modifier=".cg"), 0))

@@ -35,6 +35,8 @@ from gence.losses.kernels.problem import (
     Problem,
 )
 
+_MANY_ROWS = 1 << 20  # from here on a float32 sum of one number a row has lost more digits than the loss may
+
 Saved = tuple[Tensor, Tensor, Tensor]
 
 
@@ -55,8 +57,8 @@ def forward(
     m = 0 if context is None else context.shape[0]
     padded = padded_classes(K)
     partial = torch.are_deterministic_algorithms_enabled()
-    # Atomic counts of whole rows are exact in any order; shares are not.
-    count = problem.mode == INDEX or (problem.mode == TWO_HOT and not partial)
+    # Atomic counts of whole rows are exact in any order; sums of shares are not, and of many shares not at all.
+    count = problem.mode == INDEX or (problem.mode == TWO_HOT and not partial and n < _MANY_ROWS)
 
     own = _Sweep(problem, logits, partial)
     other = None if context is None else _Sweep(None, context, partial)
@@ -74,7 +76,7 @@ def forward(
         behind = own.slots * padded if partial else 0
         other.run(sums[behind:], context_stats, counters_at + 1 + own.counters - behind, False)
 
-    block, programs = finalise_layout(K)
+    block, programs = finalise_layout(n, K)
     classes = torch.empty(class_floats(K), dtype=torch.float32, device=logits.device)
     loss = torch.empty((), dtype=torch.float32 if problem.reduction == NONE else dtype, device=logits.device)
     static = (

@@ -10,19 +10,22 @@ from gence.losses.kernels import tuning
 from gence.losses.kernels.launch import multiprocessors, power_of_two
 from gence.losses.kernels.problem import Problem
 
+_VECTORS = 4  # class vectors that the last step leaves
 _SCALARS = 16  # floats behind the class vectors that hold scalars
 _SHARES = 16  # floats that each program of the last step leaves
+_MOST_PROGRAMS = 64  # of the last step
+_ROWS_OF_PROGRAM = 1 << 14  # rows whose costs one program of the last step adds up without being waited for
 
 
 def class_floats(K: int) -> int:
-    """Size of the buffer with the class vectors c, low and log S, the scalars, and the last step's shares."""
-    return 3 * padded_classes(K) + _SCALARS + _SHARES * finalise_layout(K)[1]
+    """Size of the buffer with the class vectors, the scalars, and the last step's shares."""
+    return _VECTORS * padded_classes(K) + _SCALARS + _SHARES * _MOST_PROGRAMS
 
 
-def finalise_layout(K: int) -> tuple[int, int]:
+def finalise_layout(n: int, K: int) -> tuple[int, int]:
     """(classes of a block, programs) of the last step."""
     block = min(power_of_two(K), tuning.current().finalise_columns)
-    return block, power_of_two(min(64, -(-K // block)))
+    return block, power_of_two(min(_MOST_PROGRAMS, max(-(-K // block), n // _ROWS_OF_PROGRAM)))
 
 
 def padded_classes(K: int) -> int:
@@ -80,7 +83,10 @@ def stream_plan(values: Tensor, tile_rows: int, *, backward: bool = False, few_c
     rows = max(1, tune.chunk_bytes // (K * values.element_size()))
     if few_chunks:  # one slot of K floats for each chunk and phase: keep them under about 1 % of the logits
         rows = max(rows, phases * 4 * 100 // values.element_size(), -(-n // 64))
-    chunk = -(-min(rows, n) // step) * step
+    chunk = -(-min(rows, n) // step)
+    if few_chunks or n < rows:
+        chunk = power_of_two(chunk)  # the kernels are compiled for it, and must not be for every n
+    chunk *= step
     columns = tune.tile_columns or tune.stream_warps * 32 * vector
     return {"CHUNK": chunk, "LAG": lag, "PHASES": phases, "ALIGN": align, "R": tile_rows, "C": columns}
 

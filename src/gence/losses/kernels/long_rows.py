@@ -12,6 +12,7 @@ from gence.losses.kernels.exponent import LOG2_E, exp, exp2
 from gence.losses.kernels.tiles import (
     EXTREME,
     INVERSE_DENOMINATOR,
+    VECTORS,
     class_weight,
     write_label_gradients,
 )
@@ -177,7 +178,7 @@ def long_rows_backward(
 ):
     """Gradient of the rows from their statistics and the class coefficients; one program a row."""
     row = tl.program_id(0)
-    scalars = classes + 3 * KP
+    scalars = classes + VECTORS * KP
     scale = 1.0
     if not PER_ROW:
         scale = tl.load(upstream).to(tl.float32) * tl.load(scalars + INVERSE_DENOMINATOR)

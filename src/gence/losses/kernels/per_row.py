@@ -33,9 +33,9 @@ def row_weighted_classes(problem: Problem, logits: Tensor, classes: Tensor, stat
     pull = problem.masses(K, of_row)
     if problem.anchor_kind != WITHOUT_ANCHOR:
         pull = pull - problem.anchor * (of_row * stats[3 * n : 4 * n]).sum() * _prior(problem, K)
-    low, log_s = classes[padded : padded + K], classes[2 * padded : 2 * padded + K]
+    beyond = classes[3 * padded : 3 * padded + K]
     weighted = classes.clone()
-    weighted[:K] = pull * torch.exp(low - log_s)
+    weighted[:K] = torch.where(beyond == 0, 0.0, pull / beyond)
     return weighted
 
 

@@ -103,14 +103,16 @@ class Problem:
             if of_row is None:
                 return self.first.sum(0, dtype=torch.float32)
             return (of_row[:, None] * self.first).sum(0)
-        counts = self.first.new_zeros(num_classes, dtype=torch.float32)
-        rows = self.first.new_ones(self.first.shape, dtype=torch.float32) if of_row is None else of_row
+        # In float64: 2^24 + 1 is no float32, and a class can have more rows than that.
+        counts = self.first.new_zeros(num_classes, dtype=torch.float64)
+        rows = counts.new_ones(self.first.shape) if of_row is None else of_row.double()
         if self.second is not None and self.share is not None:
-            share = self.share.float()
+            share = self.share.double()
             counts.scatter_add_(0, self.first.long(), rows * share)
-            return counts.scatter_add_(0, self.second.long(), rows * (1 - share))
+            return counts.scatter_add_(0, self.second.long(), rows * (1 - share)).float()
         valid = self.first != self.ignore_index
-        return counts.scatter_add_(0, torch.where(valid, self.first, 0).long(), torch.where(valid, rows, 0.0))
+        counts.scatter_add_(0, torch.where(valid, self.first, 0).long(), torch.where(valid, rows, 0.0))
+        return counts.float()
 
     def masses(self, num_classes: int, of_row: Tensor | None = None) -> Tensor:
         """T_k = w_k sum_i g_i t_ik (K,), smoothing included."""
@@ -142,19 +144,25 @@ def problem_of(
     second = share = None
     if isinstance(target, TwoHot):
         mode = TWO_HOT
-        first, second, share = _flat(target.first), _flat(target.second), _flat(target.share)
+        first, second, share = _labels(target.first), _labels(target.second), _flat(target.share)
     elif target.is_floating_point():
         mode, first = PROBS, flatten_logits(target)
         if first.stride(1) != 1 and logits.shape[1] > 1:
             first = first.contiguous()
     else:
-        mode, first = INDEX, _flat(target)
+        mode, first = INDEX, _labels(target)
     if weight is not None:
         weight = weight.contiguous()
     if prior is not None:
         prior = prior.contiguous()
     kind = MEAN if reduction == "mean" else SUM if reduction == "sum" else NONE
     return Problem(mode, first, second, share, weight, prior, anchor, ignore_index, kind, float(label_smoothing))
+
+
+def _labels(values: Tensor) -> Tensor:
+    """Class indices as rows, in a type that can hold -1 and any K: the kernels compare with both."""
+    flat = _flat(values)
+    return flat if flat.dtype in (torch.int64, torch.int32) else flat.long()
 
 
 def _flat(values: Tensor) -> Tensor:

@@ -9,8 +9,10 @@ from gence.losses.kernels.exponent import exp, softmax_tile
 from gence.losses.kernels.tiles import (
     EXTREME,
     INVERSE_DENOMINATOR,
+    VECTORS,
     class_pull,
     count_labels,
+    label_of,
     label_terms,
     store_row_stats,
     weighted_target_tile,
@@ -47,6 +49,9 @@ def rows_forward(
     cols = tl.arange(0, BLOCK_K)
     col_ok = cols < K
     acc = tl.zeros((R, BLOCK_K), tl.float32)
+    # With few classes many rows add to one count, one after another: so a program counts by itself first.
+    OWN_COUNT: tl.constexpr = COUNT and MODE == 1 and BLOCK_K <= 64
+    counted = tl.zeros((R, BLOCK_K if OWN_COUNT else 1), tl.int32)
     if MODE != 0 and SMOOTH:
         if HAS_WEIGHT:
             w = tl.load(weight + cols, mask=col_ok, other=0.0).to(tl.float32)
@@ -83,8 +88,14 @@ def rows_forward(
                 cost = (1.0 - eps) * cost + (eps / K) * tl.sum(spread, 1)
                 tau = (1.0 - eps) * tau + (eps / K) * tl.sum(w, 0)
         store_row_stats(stats, rows, row_ok, valid, n, peak, log_sum, cost, tau)
-        if COUNT:
+        if OWN_COUNT:
+            y = label_of(first, rows, valid, K)
+            counted += tl.where(cols[None, :] == y[:, None], 1, 0)
+        elif COUNT:
             count_labels(sums + KP, rows, valid, first, second, share, K, MODE)
+    if OWN_COUNT:
+        counts_at = (sums + KP).to(tl.pointer_type(tl.int32))
+        tl.atomic_add(counts_at + cols, tl.sum(counted, 0), mask=col_ok, sem="relaxed")
     column = tl.sum(acc, 0)
     if PARTIAL:
         tl.store(sums + 2 * KP + pid.to(tl.int64) * KP + cols, column, mask=col_ok)
@@ -182,7 +193,7 @@ def rows_backward(
     cols = tl.arange(0, BLOCK_K)
     col_ok = cols < K
     c = tl.load(classes + cols, mask=col_ok, other=0.0)
-    scalars = classes + 3 * KP
+    scalars = classes + VECTORS * KP
     extreme = tl.load(scalars + EXTREME)
     scale = 1.0
     if not PER_ROW:

@@ -10,6 +10,7 @@ from gence.losses.kernels.stream import columns, is_edge, item_of, load_tile, ro
 from gence.losses.kernels.tiles import (
     EXTREME,
     INVERSE_DENOMINATOR,
+    VECTORS,
     class_pull,
     dense_target_tile,
     smoothed_tile,
@@ -229,10 +230,10 @@ def stream_backward(
     BLOCKS: tl.constexpr = (K + PHASES - 1 + C - 1) // C
     SUM_BLOCKS: tl.constexpr = (K + PHASES - 1 + SUM_COLUMNS - 1) // SUM_COLUMNS
     SUMS: tl.constexpr = (CHUNK // SUM_ROWS) * PIECES
-    extreme = tl.load(classes + 3 * KP + EXTREME)
+    extreme = tl.load(classes + VECTORS * KP + EXTREME)
     scale = 1.0
     if not PER_ROW:
-        scale = tl.load(upstream).to(tl.float32) * tl.load(classes + 3 * KP + INVERSE_DENOMINATOR)
+        scale = tl.load(upstream).to(tl.float32) * tl.load(classes + VECTORS * KP + INVERSE_DENOMINATOR)
     chunks = tl.cdiv(n, CHUNK)
     tickets = chunks * (SUMS + PHASES * BLOCKS)
     mine = extreme <= 0.0

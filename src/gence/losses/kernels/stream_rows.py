@@ -7,7 +7,7 @@ import triton.language as tl
 
 from gence.losses.kernels.exponent import exp
 from gence.losses.kernels.stream import row_start
-from gence.losses.kernels.tiles import count_labels, label_terms, store_row_stats
+from gence.losses.kernels.tiles import LOWEST, count_labels, label_terms, store_row_stats
 
 
 @triton.jit
@@ -35,7 +35,8 @@ def _row_piece(
     """(maximum, sum of exponentials beyond it, weighted target sums) of a piece of a row.
 
     Maxima are kept per lane, so no step waits for another thread. The target sums are those of dense targets:
-    sum_k w_k t_k (z_k - reference) and sum_k w_k t_k, the reference being the row's first logit.
+    sum_k w_k t_k (z_k - maximum) and sum_k w_k t_k. Like the exponentials they are taken relative to the maximum so
+    far: any fixed logit could be one that masks its class with a huge number, which would swallow the others' digits.
     """
     PIECE: tl.constexpr = ((K + PHASES - 1 + PIECES * U * W - 1) // (PIECES * U * W)) * U * W
     offset = row.to(tl.int64) * stride
@@ -46,13 +47,10 @@ def _row_piece(
     if MODE == 1:
         stop = tl.where(tl.load(first + row) == IGNORE, 0, stop)  # an ignored row is not even read
     lane = tl.arange(0, U)[:, None] * W + tl.arange(0, W)[None, :]
-    top = tl.full((W,), -3.0e38, tl.float32)
+    top = tl.full((W,), LOWEST, tl.float32)
     total = tl.zeros((W,), tl.float32)
     dot = tl.zeros((W,), tl.float32)
     mass = tl.zeros((W,), tl.float32)
-    reference = 0.0
-    if MODE != 0 and (SMOOTH or MODE == 3):
-        reference = _reference(z, offset)
     aligned = row_start(row, stride, shift, ALIGN, PHASES)
     for start in range(piece * PIECE, stop, U * W):
         at = start + lane
@@ -73,7 +71,6 @@ def _row_piece(
                 x = tl.where(inside, x, float("-inf"))
         higher = tl.maximum(top, tl.max(x, 0))
         total = total * exp(top - higher) + tl.sum(exp(x - higher[None, :]), 0)
-        top = higher
         if MODE != 0 and (SMOOTH or MODE == 3):
             t = tl.where(inside, 1.0, 0.0)
             if MODE == 3:
@@ -82,17 +79,17 @@ def _row_piece(
                     t = tl.where(inside, (1.0 - eps) * t + eps / K, 0.0)
             if HAS_WEIGHT:
                 t = t * tl.load(weight + cols, mask=inside, other=0.0).to(tl.float32)
-            dot += tl.sum(tl.where(inside, t * (x - reference), 0.0), 0)
+            dot = _moved(dot, mass, top, higher) + tl.sum(tl.where(inside, t * (x - higher[None, :]), 0.0), 0)
             mass += tl.sum(t, 0)
+        top = higher
     peak = tl.max(top, 0)
-    return peak, tl.sum(total * exp(top - peak), 0), tl.sum(dot, 0), tl.sum(mass, 0)
+    return peak, tl.sum(total * exp(top - peak), 0), tl.sum(_moved(dot, mass, top, peak), 0), tl.sum(mass, 0)
 
 
 @triton.jit
-def _reference(z, offset):
-    """A row's first logit, or 0 where that is extreme."""
-    reference = tl.load(z + offset).to(tl.float32)
-    return tl.where(tl.abs(reference) < 1.0e30, reference, 0.0)
+def _moved(dot, mass, before, after):
+    """The sums of t (z - before) as sums of t (z - after)."""
+    return dot + tl.where(mass != 0.0, mass * (before - after), 0.0)
 
 
 @triton.jit
@@ -132,18 +129,15 @@ def _row_statistics(
     cost = tl.zeros((1,), tl.float32)
     tau = tl.zeros((1,), tl.float32)
     if MODE == 3:
-        reference = _reference(z, row.to(tl.int64) * stride)
         tau += mass
-        cost += mass * (log_sum + (peak - reference)) - dot
+        cost += mass * log_sum - dot
     elif MODE != 0:
         cost, tau = label_terms(
             z, rows, rows.to(tl.int64) * stride, valid, peaks, log_sums, first, second, share, weight, K, MODE,
             HAS_WEIGHT,
         )  # fmt: skip
         if SMOOTH:
-            reference = _reference(z, row.to(tl.int64) * stride)
-            spread = mass * (log_sum + (peak - reference)) - dot
-            cost = (1.0 - eps) * cost + (eps / K) * spread
+            cost = (1.0 - eps) * cost + (eps / K) * (mass * log_sum - dot)
             tau = (1.0 - eps) * tau + (eps / K) * mass
     store_row_stats(stats, rows, rows < n, valid, n, peaks, log_sums, cost, tau)
     if COUNT:
@@ -202,8 +196,9 @@ def row_pass(
             peaks = tl.load(of, cache_modifier=".cg")
             peak = tl.max(peaks, 0)
             total = tl.sum(tl.load(of + 1, cache_modifier=".cg") * exp(peaks - peak), 0)
-            dot = tl.sum(tl.load(of + 2, cache_modifier=".cg"), 0)
-            mass = tl.sum(tl.load(of + 3, cache_modifier=".cg"), 0)
+            masses = tl.load(of + 3, cache_modifier=".cg")
+            dot = tl.sum(_moved(tl.load(of + 2, cache_modifier=".cg"), masses, peaks, peak), 0)
+            mass = tl.sum(masses, 0)
         _row_statistics(
             z, row, first, second, share, weight, sums, stats, peak, total, dot, mass, n, stride, eps, K, KP, MODE,
             IGNORE, HAS_WEIGHT, SMOOTH, COUNT,

@@ -15,10 +15,22 @@ NO_TARGET, INDEX, TWO_HOT, PROBS = 0, 1, 2, 3
 SUM, MEAN = 1, 2
 WITHOUT_ANCHOR, FLOAT_ANCHOR, TENSOR_ANCHOR = 0, 1, 2
 
-# Where finalise.py leaves its scalars, counted from the end of the three class vectors.
+# What finalise.py leaves: four class vectors (c, low, log S, and S relative to low), and behind them scalars.
+VECTORS = tl.constexpr(4)
 INVERSE_DENOMINATOR = tl.constexpr(0)
 EXTREME = tl.constexpr(1)
-SCALARS = 16
+# A start for maxima: no number is lower, and unlike -inf it can be subtracted from itself.
+LOWEST = tl.constexpr(-3.4028234663852886e38)
+
+
+@triton.jit
+def load_counts(sums, cols, mask, KP: tl.constexpr, INDEX: tl.constexpr):
+    """Unweighted label mass of classes, from behind the column sums: see ``count_labels``."""
+    if INDEX:
+        counts = tl.load(sums.to(tl.pointer_type(tl.int32)) + KP + cols, mask=mask, other=0).to(tl.float32)
+    else:
+        counts = tl.load(sums + KP + cols, mask=mask, other=0.0)
+    return counts
 
 
 @triton.jit
@@ -148,11 +160,11 @@ def label_terms(
 
 @triton.jit
 def count_labels(mass, rows, valid, first, second, share, K: tl.constexpr, MODE: tl.constexpr):
-    """Add the rows' unweighted label mass to ``mass`` (K,)."""
+    """Add the rows' unweighted label mass to ``mass`` (K,): for class indices as whole numbers, without rounding."""
     y = tl.load(first + rows, mask=valid, other=-1).to(tl.int64)
     inside = valid & (y >= 0) & (y < K)
     if MODE == 1:
-        tl.atomic_add(mass + y, tl.where(inside, 1.0, 0.0), mask=inside, sem="relaxed")
+        tl.atomic_add(mass.to(tl.pointer_type(tl.int32)) + y, tl.where(inside, 1, 0), mask=inside, sem="relaxed")
     else:
         s = tl.load(share + rows, mask=valid, other=0.0).to(tl.float32)
         tl.atomic_add(mass + y, s, mask=inside, sem="relaxed")
@@ -171,7 +183,7 @@ def store_row_stats(stats, rows, row_ok, valid, n, peak, log_sum, cost, tau):
 
 @triton.jit
 def class_pull(log_p, c, low):
-    """A_k exp(log p_jk - log S_k) of a tile: c_k p_jk, relative to the column where its sum would underflow."""
+    """A_k p_jk / S_k of a tile: c_k p_jk, relative to the column's largest where its sum would underflow."""
     return exp(log_p - low[None, :]) * c[None, :]
 
 

@@ -55,14 +55,15 @@ def tiny_kernel(
         y2 = tl.load(second + rows, mask=row_ok, other=0)
         bad = (y1 < 0) | (y1 >= K) | (y2 < 0) | (y2 >= K)
     mask = valid[:, None] & (cols < K)[None, :]
-    x = tl.load(z + rows[:, None] * stride + cols[None, :], mask=mask, other=float("-inf")).to(tl.float32)
+    x = tl.load(z + rows.to(tl.int64)[:, None] * stride + cols[None, :], mask=mask, other=float("-inf")).to(tl.float32)
 
     peak = tl.where(valid, tl.max(x, 1), 0.0)
     log_sum = tl.where(valid, tl.log(tl.sum(exp(x - peak[:, None]), 1)), 0.0)
     log_p = x - peak[:, None] - log_sum[:, None]  # -inf outside of the mask
     top = tl.max(log_p, 0)
     top = tl.where(top > float("-inf"), top, 0.0)
-    log_s = top + tl.log(tl.sum(exp(log_p - top[None, :]), 0))
+    beyond = tl.sum(exp(log_p - top[None, :]), 0)  # 0 where a class has no probability in any row
+    log_s = top + tl.log(beyond)
 
     wt = weighted_target_tile(
         rows, cols, valid, mask, first, second, share, weight, t_stride, eps, K, MODE, HAS_WEIGHT, SMOOTH
@@ -103,7 +104,8 @@ def tiny_kernel(
     tl.store(loss, total)
 
     if WITH_GRAD:
-        q = tl.where((pull != 0.0)[None, :], pull[None, :] * exp(log_p - log_s[None, :]), 0.0)
+        c = tl.where((pull != 0.0) & (beyond != 0.0), pull / tl.where(beyond != 0.0, beyond, 1.0), 0.0)
+        q = c[None, :] * exp(log_p - top[None, :])
         r = tl.sum(q, 1)
         g = (exp(log_p) * (tau - r)[:, None] + q - wt) * inverse
         g = tl.where(valid[:, None], g, 0.0)
