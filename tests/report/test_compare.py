@@ -216,6 +216,9 @@ def test_an_empty_store_and_a_file_in_the_way_are_explained(tmp_path, compared):
     (tmp_path / "file").write_text("x")
     with pytest.raises(StoreError, match="expected a folder"):
         write_report(compared.report, tmp_path / "file")
+    with pytest.raises(StoreError, match="expected a folder"):
+        compare(out=tmp_path / "file" / "below", store=tmp_path / "store", console=quiet())
+    assert not (tmp_path / "store").exists()  # said before anything was trained
 
 
 def test_diverged_runs_are_shown_and_not_judged(compared, tmp_path):

@@ -100,9 +100,7 @@ def write_report(report: Report, out: str | os.PathLike[str], *, files: bool = T
     """
     from gence.report.html import render
 
-    folder = Path(out)
-    if folder.exists() and not folder.is_dir():
-        raise StoreError(f"out is {folder}, a file; expected a folder")
+    folder = make_folder(out)
     page = folder / "report.html"
     replace(page, render(report).encode())
     replace(folder / "runs.csv", report.frame.to_csv(index=False).encode())
@@ -117,6 +115,22 @@ def write_report(report: Report, out: str | os.PathLike[str], *, files: bool = T
             for ending, text in (("md", table.markdown()), ("tex", table.latex()), ("csv", table.csv())):
                 replace(folder / "tables" / f"{prefix}{table.name}.{ending}", text.encode())
     return page
+
+
+def make_folder(out: str | os.PathLike[str]) -> Path:
+    """Return the folder of a report, made if absent, or say why it cannot be.
+
+    Raises:
+        StoreError: it is a file, or the system does not let us make it.
+    """
+    folder = Path(out)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise StoreError(f"out is {folder}, and it or a part of it is a file; expected a folder") from None
+    except OSError as error:
+        raise StoreError(f"out is {folder}, which cannot be made: {error.strerror}; expected a folder") from error
+    return folder
 
 
 def _chapter(

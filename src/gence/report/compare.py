@@ -21,7 +21,7 @@ from gence.experiment.same_data import check_same_data
 from gence.experiment.spec import LossSpec, RunSpec
 from gence.experiment.store import Store
 from gence.experiment.tune import TuneSettings, tune, tuned_grid
-from gence.report.build import Report, build_report, write_report
+from gence.report.build import Report, build_report, make_folder, write_report
 from gence.report.choices import AUTO
 from gence.report.comparison_plan import DEFAULT_LOSSES, ComparePlan, plan_comparison
 
@@ -140,6 +140,7 @@ def compare(
     records = Store(Path(out) / "store" if store is None else store)
     check_same_data(_records_in_use(plan, records, tune_trials > 0), plan.checksums, records.root)
     options = _run_options(plan, workers, log, Path(out), cache_dir)
+    make_folder(out)  # before the training, so that no report is lost to a folder that cannot be
     specs, stopped = _tuned(plan, records, tune_trials, time_limit, options, console)
     left = None if time_limit is None else time_limit - (time.monotonic() - started)
     if stopped or (left is not None and left <= 0):
@@ -156,6 +157,8 @@ def compare(
 
 def _check_tuned(losses: Sequence[str], trials: int) -> None:
     """Raise `SpecError` before anything is read or trained, if a loss waits for tuning that nobody asked for."""
+    if trials < 0:
+        raise SpecError(f"tune_trials is {trials}; expected 0 (no tuning) or a number of trials")
     for loss in map(LossSpec.from_value, losses):
         waiting = [name for name, value in loss.params.items() if value == TUNE]
         if waiting and trials == 0:
@@ -196,8 +199,6 @@ def _tuned(
     plan: ComparePlan, store: Store, trials: int, time_limit: float | None, options: dict[str, Any], console: Console
 ) -> tuple[list[RunSpec], str | None]:
     """Return the final runs, tuned first if asked for, and why tuning ended early, if it did."""
-    if trials < 0:
-        raise SpecError(f"tune_trials is {trials}; expected 0 (no tuning) or a number of trials")
     if trials == 0:
         return plan.specs(), None
     # Seeds that the final runs do not use: what was tuned on a seed may not be judged on it.
