@@ -13,7 +13,7 @@ demo: $(VENV)/.demo
 	$(BIN)/gence compare
 
 test: setup browser lint types imports
-	$(BIN)/python -m pytest -n 2 --dist loadscope --cov=gence --cov-report=term:skip-covered --durations=15
+	$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder --cov=gence --cov-report=term:skip-covered --durations=15
 
 docs: setup
 	$(BIN)/mkdocs build --strict

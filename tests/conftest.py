@@ -16,8 +16,13 @@ hypothesis.settings.register_profile("gence", derandomize=True, deadline=None, p
 hypothesis.settings.load_profile("gence")
 
 
+# Started first, so that no worker is left alone with one at the end; see --no-loadscope-reorder in the Makefile.
+LONG = ("test_examples.py", "test_kernels.py", "test_check_estimator.py", "test_compare.py", "test_kill.py")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip GPU cases where there is no CUDA device."""
+    """Put long files first, and skip GPU cases where there is no CUDA device."""
+    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
     if torch.cuda.is_available():
         return
     skip = pytest.mark.skip(reason="needs a CUDA device")
