@@ -165,3 +165,19 @@ def test_refuses_another_seeds_state() -> None:
     state = ClassStratifiedBatchSampler([0, 1], 2, seed=1).state_dict()
     with pytest.raises(ValueError, match="saved with seed 1"):
         ClassStratifiedBatchSampler([0, 1], 2).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("labels", "arguments", "change", "message"),
+    [
+        ([0, 1] * 10, {"batch_size": 2}, {}, "saved with batch_size 4, this sampler has 2"),
+        ([0, 1] * 10, {"batch_size": 4, "num_replicas": 2}, {}, "saved with num_replicas 1"),
+        ([1, 1] * 10, {"batch_size": 4}, {}, "saved with labels"),
+        ([0, 1] * 10, {"batch_size": 4}, {"batch": -2}, "batch is -2; expected 0 to 5"),
+        ([0, 1] * 10, {"batch_size": 4}, {"extra": 1}, "expected the keys of a state_dict"),
+    ],
+)
+def test_refuses_a_state_of_other_batches(labels: list, arguments: dict, change: dict, message: str) -> None:  # type: ignore[type-arg]
+    state = ClassStratifiedBatchSampler([0, 1] * 10, 4).state_dict()
+    with pytest.raises(ValueError, match=message):
+        ClassStratifiedBatchSampler(labels, **arguments).load_state_dict({**state, **change})

@@ -57,6 +57,10 @@ OF_LOGITS: dict[str, tuple[dict[str, Any], type[Exception], list[str]]] = {
     "two-hot integer share": ({"target": TwoHot(Y, Y, Y)}, TypeError, ["target.share", "floating", "torch.int64"]),
     "two-hot float class": ({"target": TwoHot(SHARE, Y, SHARE)}, TypeError, ["target.first", "integer"]),
     "two-hot out of range": ({"target": TwoHot(Y, Y + 1, SHARE)}, IndexError, ["target.second", "[0, 3)", "got 3"]),
+    "two-hot share above 1": ({"target": TwoHot(Y, Y, SHARE + 1)}, ValueError, ["target.share", "[0, 1]", "1.5"]),
+    "smoothing a word": ({"label_smoothing": "a"}, TypeError, ["label_smoothing", "[0, 1]", "str"]),
+    "smoothing nothing": ({"label_smoothing": None}, TypeError, ["label_smoothing", "NoneType"]),
+    "ignore_index nothing": ({"ignore_index": None}, TypeError, ["ignore_index", "integer", "None"]),
     "plain tuple": ({"target": (Y, Y, SHARE)}, TypeError, ["target", "tuple", "tensor"]),
     "dense target transposed": (
         {"input": torch.zeros(2, 3, 5, 4), "target": torch.zeros(2, 4, 5).long()},
@@ -180,3 +184,14 @@ def test_one_row_with_something_to_compete_with_does_not_warn(monkeypatch: pytes
     assert gen_cross_entropy(z, y, context=torch.randn(2, 3)) > 0
     gen_cross_entropy(z, y, anchor=0.1)
     assert not generative._warned_of_one_row
+
+
+@pytest.mark.parametrize("name", [5, None])
+def test_a_loss_has_a_name(name: Any) -> None:
+    with pytest.raises(TypeError, match="name: expected the name of a loss"):
+        create_loss(name)
+
+
+def test_weights_of_a_module_are_a_vector() -> None:
+    with pytest.raises(ValueError, match=re.escape("weight: expected shape (1,)")):
+        gence.GenCELoss(torch.tensor(1.0))

@@ -188,3 +188,32 @@ def test_used_by_default_and_not_where_it_does_not_apply(monkeypatch):
     torch.func.grad(gence.gen_cross_entropy)(logits, target)
     gence.gen_cross_entropy(logits, target, torch.rand(5).requires_grad_())
     assert calls == ["usual_loss", "loss"]
+
+
+@pytest.mark.parametrize(("n", "terms"), [(5, {"anchor": 0.1}), (300, {}), (300, {"anchor": 0.1})])
+def test_many_gradients_at_once(n, terms):
+    logits, target = make("index", n, 4, torch.float32)
+
+    def losses(z):
+        return gence.gen_cross_entropy(z, target, reduction="none", **terms)
+
+    together = torch.autograd.functional.jacobian(losses, logits, vectorize=True)
+    torch.testing.assert_close(together, torch.autograd.functional.jacobian(losses, logits))
+
+
+def test_a_second_derivative_survives_a_scaled_half():
+    logits, target = make("index", 64, 4, torch.float16)
+    z = logits.requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = gence.gen_cross_entropy(z, target, anchor=0.1)
+    (grad,) = torch.autograd.grad(loss * 65536.0, z, create_graph=True)
+    assert bool(grad.isfinite().all())
+
+
+def test_nan_reaches_every_gradient_that_it_takes_part_in():
+    logits, target = make("index", 300, 4, torch.float32)
+    logits[7, 2] = float("nan")
+    for terms in ({}, {"anchor": 0.1}):
+        loss, grad = run("auto", logits, target, torch.ones(()), None, **terms)
+        assert bool(loss.isnan())
+        assert bool(grad.isnan().any(1).all())

@@ -192,3 +192,12 @@ def test_module_and_function_agree_with_context() -> None:
         z, y, criterion.weight, reduction="sum", label_smoothing=0.1, anchor=0.2, prior=prior, context=context
     )
     assert_close(criterion(z, y, context), expected, rtol=0, atol=0)
+
+
+def test_gradient_of_weights_where_a_class_is_absent() -> None:
+    weight = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    logits, target = torch.randn(4, 3, dtype=torch.float64), torch.tensor([0, 1, 0, 1])
+    assert torch.autograd.gradcheck(lambda w: gence.gen_cross_entropy(logits, target, w, anchor=0.1), weight + 0.5)
+    gence.gen_cross_entropy(logits, target, weight, anchor=0.1).backward()
+    assert weight.grad is not None
+    assert bool(weight.grad.isfinite().all())

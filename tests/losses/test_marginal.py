@@ -211,3 +211,43 @@ def test_running_marginal_refuses(arguments: Any, message: str) -> None:
         gence.RunningMarginal(*arguments)
     with pytest.raises(ValueError, match="made for 2 classes, the input has 3"):
         gence.GenCELoss()(torch.zeros(2, 3), torch.tensor([0, 1]), marginal=gence.RunningMarginal(2))
+
+
+def test_gradients_of_a_learnt_anchor_and_prior_are_those_of_the_whole_batch() -> None:
+    logits, target = torch.randn(6, 3, dtype=torch.float64), torch.tensor([0, 1, 0, 1, 1, 0])
+    anchor = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+    prior = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64, requires_grad=True)
+    marginal = gence.BatchMarginal()
+    marginal.update(logits, target)
+    for leaves in ((anchor, None), (anchor, prior)):
+        wanted = [leaf for leaf in leaves if leaf is not None]
+        terms = {"anchor": leaves[0], "prior": leaves[1]}
+        whole = torch.autograd.grad(gence.gen_cross_entropy(logits, target, **terms), wanted)
+        parts = [
+            torch.autograd.grad(gence.gen_cross_entropy(logits[i], target[i], marginal=marginal, **terms), wanted)
+            for i in (slice(0, 2), slice(2, 6))
+        ]
+        for expected, *found in zip(whole, *parts, strict=True):
+            assert_close(sum(found), expected)
+
+
+def test_what_a_part_cannot_know_is_refused() -> None:
+    logits, target = torch.randn(4, 3, requires_grad=True), torch.tensor([0, 1, 2, 1])
+    weight = torch.ones(3, requires_grad=True)
+    with pytest.raises(ValueError, match="weight: requires a gradient, which marginal"):
+        gence.gen_cross_entropy(logits, target, weight, marginal=gence.RunningMarginal(3))
+    share = torch.full((4,), 0.5, requires_grad=True)
+    with pytest.raises(ValueError, match=r"target\.share: requires a gradient"):
+        gence.gen_cross_entropy(logits, gence.TwoHot(target, target, share), marginal=gence.RunningMarginal(3))
+    loss = gence.gen_cross_entropy(logits, target, marginal=gence.RunningMarginal(3))
+    with pytest.raises(RuntimeError, match="has a first derivative only"):
+        torch.autograd.grad(loss, logits, create_graph=True)
+
+
+def test_shares_of_many_rows_are_added_up_exactly() -> None:
+    from gence.losses.targets import class_mass, prepare_rows
+
+    n = 3_000_017
+    target = (torch.rand(n) < 0.1).long()
+    rows = prepare_rows(torch.zeros(n, 2), gence.TwoHot(target, target, torch.full((n,), 0.3)), None, -100, "mean", 0.0)
+    assert_close(class_mass(rows), target.bincount().float())

@@ -122,7 +122,7 @@ def test_arguments_are_checked():
     monitor = MarginalMonitor(torch.tensor([0.5, 0.5]))
     with pytest.raises(ValueError, match="expected 2 classes"):
         monitor.update(logits())
-    with pytest.raises(ValueError, match="expected 40 class indices"):
+    with pytest.raises(ValueError, match="expected class indices of shape"):
         MarginalMonitor().update(logits(), torch.zeros(3, dtype=torch.long))
 
 
@@ -157,3 +157,27 @@ def test_two_hot_targets_count_as_their_probabilities():
     expected.update(logits, dense)
     found.update(logits, target)
     torch.testing.assert_close(found.kl(), expected.kl())
+
+
+def test_an_ignored_row_may_hold_anything():
+    z, target = logits(), torch.arange(40) % 4
+    target[3] = -100
+    clean, spoilt = MarginalMonitor(), MarginalMonitor()
+    clean.update(z, target)
+    z[3] = float("nan")
+    spoilt.update(z, target)
+    close(spoilt.kl(), clean.kl())
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (torch.full((40,), 9), "target: expected class indices in"),
+        (torch.zeros(40), "target: expected class indices of an integer type"),
+        (TwoHot(*(torch.zeros(3, dtype=torch.long),) * 2, torch.zeros(3)), "target.first: expected shape"),
+        ([0] * 40, "target: expected a tensor"),
+    ],
+)
+def test_targets_are_checked(target, message):
+    with pytest.raises((TypeError, ValueError, IndexError), match=message):
+        MarginalMonitor().update(logits(), target)

@@ -166,5 +166,15 @@ def test_fold_refuses_to_guess_between_layers():
 
 
 def test_fold_takes_the_last_layer_of_a_sequence():
-    model = torch.nn.Sequential(torch.nn.Linear(5, 5), torch.nn.Sequential(torch.nn.Linear(5, 5), torch.nn.ReLU()))
+    model = torch.nn.Sequential(torch.nn.Linear(5, 5), torch.nn.Sequential(torch.nn.Linear(5, 5), torch.nn.Dropout()))
     assert fold_offset(model, torch.ones(5)) is model[1][0]
+
+
+def test_fold_refuses_what_changes_the_logits_behind_the_layer():
+    for behind in (nn.BatchNorm1d(3), nn.ReLU()):
+        model = nn.Sequential(nn.Linear(8, 3), behind)
+        with pytest.raises(ValueError, match=f"{type(behind).__name__} comes behind the last linear layer"):
+            fold_offset(model, torch.zeros(3))
+    fold_offset(nn.Sequential(nn.Linear(8, 3), nn.Identity(), nn.Softmax(1)), torch.zeros(3))
+    with pytest.raises(TypeError, match="offset: expected a tensor"):
+        fold_offset(nn.Linear(8, 3), [1.0, 2.0, 3.0])

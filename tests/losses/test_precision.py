@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+import gence
 from gence import LOSSES, gen_cross_entropy
 
 n, K = 64, 10
@@ -121,3 +122,13 @@ def test_focal_gradient_stays_finite_and_right_as_p_nears_one(gamma: float, gap:
     assert_close(value, rest**gamma * u, rtol=1e-6, atol=1e-16)
     slope = -(rest ** (gamma + 1)) - gamma * u * (1 - rest) * rest**gamma if gap < 700 else torch.tensor(0.0).double()
     assert_close(gradient[0, 0], slope, rtol=1e-6, atol=1e-15)
+
+
+def test_an_adjustment_of_half_logits_is_added_in_float32() -> None:
+    torch.manual_seed(0)
+    logits, target = (torch.randn(64, 100) * 4 + 300).bfloat16(), torch.randint(100, (64,))
+    prior = torch.rand(100).softmax(0)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = gence.logit_adjusted_loss(logits, target, prior=prior)
+    expected = gence.logit_adjusted_loss(logits.double(), target, prior=prior.double())
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=0)

@@ -109,6 +109,8 @@ def test_refuses_nothing_and_rows() -> None:
     model = problems.network(torch.float32)
     with pytest.raises(ValueError, match="micro_batches: expected at least one"):
         gence.two_pass_backward(model, gence.GenCELoss(), [])
+    with pytest.raises(TypeError, match="micro_batches: expected pairs of inputs and target, got 3 of them"):
+        gence.two_pass_backward(model, gence.GenCELoss(), [(1, 2, 3)])
     with pytest.raises(ValueError, match='expected reduction "mean" or "sum"'):
         gence.two_pass_backward(model, gence.GenCELoss(reduction="none"), micro_batches(torch.float32))
 

@@ -74,6 +74,12 @@ def test_incomplete_kernel_different_starts_end_apart(name):
     assert found.spread > 0.1
 
 
+def test_a_class_that_never_occurs_leaves_a_finite_family():
+    kernel = torch.tensor([[0.7, 0.3, 0.0], [0.2, 0.8, 0.0]], dtype=torch.float64)
+    family = equivalence_family(Population(kernel))
+    torch.testing.assert_close(family, kernel.expand_as(family))
+
+
 def test_complete_kernel_has_no_family():
     with pytest.raises(ValueError, match="complete"):
         equivalence_family(COMPLETE["random"])

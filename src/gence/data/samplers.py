@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -62,6 +63,7 @@ class ClassStratifiedBatchSampler(Sampler[list[int]]):
         if num_replicas < 1 or not 0 <= rank < num_replicas:
             raise ValueError(f"rank: expected 0 <= rank < num_replicas, got rank {rank} of {num_replicas}")
         _, inverse = torch.unique(classes.cpu(), return_inverse=True)
+        self._labels = hashlib.blake2b(inverse.numpy().tobytes(), digest_size=8).hexdigest()
         self._members = [torch.nonzero(inverse == k).squeeze(1) for k in range(int(inverse.max()) + 1)]
         self.batch_size = batch_size
         self.seed = seed
@@ -98,14 +100,33 @@ class ClassStratifiedBatchSampler(Sampler[list[int]]):
         """Where the sampler stands. A loader that works ahead has drawn more batches than it has handed out; in that
         case set ``"batch"`` to the number you have trained on in this epoch.
         """
-        return {"epoch": self._epoch, "batch": self._position, "seed": self.seed}
+        return {"epoch": self._epoch, "batch": self._position, **self._terms()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from :meth:`state_dict`: the next iteration begins with the batch that would have come next."""
-        if state["seed"] != self.seed:
-            raise ValueError(f"state: was saved with seed {state['seed']}, this sampler has {self.seed}")
+        terms = self._terms()
+        expected = {"epoch", "batch", *terms}
+        if set(state) != expected:
+            raise ValueError(f"state: expected the keys of a state_dict, {sorted(expected)}, got {sorted(state)}")
+        # Under other terms the place would be another one: samples would come twice, and others not at all.
+        for name, own in terms.items():
+            if state[name] != own:
+                raise ValueError(f"state: was saved with {name} {state[name]}, this sampler has {own}")
+        if not 0 <= state["batch"] <= len(self):
+            raise ValueError(f"state: batch is {state['batch']}; expected 0 to {len(self)}, the batches of an epoch")
         self._epoch = state["epoch"]
         self._resume_at = self._position = state["batch"]
+
+    def _terms(self) -> dict[str, Any]:
+        """What the order of an epoch and its cut into batches depend on."""
+        return {
+            "seed": self.seed,
+            "batch_size": self.batch_size,
+            "num_replicas": self.num_replicas,
+            "oversample": self.oversample,
+            "drop_last": self.drop_last,
+            "labels": self._labels,
+        }
 
     def _epoch_size(self) -> int:
         sizes = [len(members) for members in self._members]

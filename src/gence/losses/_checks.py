@@ -48,8 +48,16 @@ def check_reduction(reduction: Any) -> None:
 
 def check_label_smoothing(label_smoothing: float) -> None:
     """``label_smoothing`` must lie in [0, 1]."""
+    if label_smoothing is None or isinstance(label_smoothing, str | Tensor):
+        raise TypeError(f"label_smoothing: expected a number in [0, 1], got {type(label_smoothing).__name__}")
     if not 0.0 <= label_smoothing <= 1.0:
         raise ValueError(f"label_smoothing: expected a number in [0, 1], got {label_smoothing}")
+
+
+def check_ignore_index(ignore_index: int) -> None:
+    """``ignore_index`` must be an integer."""
+    if ignore_index is None or isinstance(ignore_index, str | float | Tensor):
+        raise TypeError(f"ignore_index: expected an integer (-100 if nothing is ignored), got {ignore_index!r}")
 
 
 def check_weight(weight: Tensor | None, num_classes: int) -> None:
@@ -74,6 +82,7 @@ def check_prior(prior: Tensor | None, num_classes: int | None) -> None:
         expected = "(K,)" if num_classes is None else f"({num_classes},)"
         raise ValueError(f"prior: expected shape {expected}, one for each class, got {tuple(prior.shape)}")
     if values_can_be_read(prior):
+        prior = prior.detach()  # it may be learnt
         if bool((prior < 0).any()):
             raise ValueError(f"prior: expected no negative entries, got {float(prior.min()):g}")
         total = float(prior.double().sum())
@@ -85,7 +94,7 @@ def check_prior(prior: Tensor | None, num_classes: int | None) -> None:
 def check_positive(name: str, values: Tensor) -> None:
     """All entries must be positive, where they can be looked at."""
     if values_can_be_read(values) and not bool((values > 0).all()):
-        raise ValueError(f"{name}: expected positive entries only, got {float(values.min()):g}")
+        raise ValueError(f"{name}: expected positive entries only, got {float(values.detach().min()):g}")
 
 
 def check_anchor(anchor: float | Tensor) -> None:
@@ -95,6 +104,7 @@ def check_anchor(anchor: float | Tensor) -> None:
             raise ValueError(f"anchor: expected a number or a 0-dim tensor, got shape {tuple(anchor.shape)}")
         if not values_can_be_read(anchor):
             return
+        anchor = anchor.detach()  # it may be learnt
     elif not isinstance(anchor, int | float) and not isinstance(anchor, Real):  # NumPy's numbers are the latter
         raise TypeError(f"anchor: expected a number or a 0-dim tensor, got {type(anchor).__name__}")
     if not float(anchor) >= 0.0:
@@ -144,6 +154,9 @@ def check_two_hot(input: Tensor, target: TwoHot, num_classes: int, ignore_index:
             raise ValueError(f"target.{name}: expected shape {shape}, got {tuple(part.shape)}")
     if not target.share.is_floating_point():
         raise TypeError(f"target.share: expected a floating-point tensor, got dtype {target.share.dtype}")
+    if values_can_be_read(target.share) and bool(((target.share < 0) | (target.share > 1)).any()):
+        low, high = (float(end) for end in target.share.detach().aminmax())
+        raise ValueError(f"target.share: expected shares in [0, 1], got {low:g} to {high:g}")
     if ignore_index >= 0:
         raise ValueError(f"ignore_index: is for class indices, got {ignore_index} with a two-hot target")
     for name, part in (("target.first", target.first), ("target.second", target.second)):

@@ -185,7 +185,11 @@ def logit_adjusted_loss(
         _checks.check_prior(prior, K)
         _checks.check_positive("prior", prior)
         shape = (K,) if input.dim() == 1 else (1, K, *[1] * (input.dim() - 2))
-        input = input + (tau * prior.log()).to(input.dtype).reshape(shape)
+        # In float32 for half types: the sum would lose the digits that the loss is made of.
+        adjusted = input.to(compute_dtype(input))
+        adjusted = adjusted + (tau * prior.log()).to(adjusted.dtype).reshape(shape)
+        loss = cross_entropy(adjusted, target, weight, ignore_index, reduction, label_smoothing)
+        return loss.to(loss_dtype(input))
     return cross_entropy(input, target, weight, ignore_index, reduction, label_smoothing)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from gence.losses import fused_blocks as blocks
 from gence.losses.fused_labels import Labels
 from gence.losses.fused_small import is_small, small_loss
-from gence.losses.targets import Target, TwoHot, compute_dtype, loss_dtype
+from gence.losses.targets import Target, TwoHot, compute_dtype, loss_dtype, needs_plain_gradient
 
 _LOW = -60.0  # a little above the logarithm of the blocks' floor
 
@@ -120,7 +120,7 @@ class _CPULoss(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         logits, context, low, beyond, pi, tau, *_ = ctx.saved_tensors
         problem: Labels = ctx.problem
-        if torch.is_grad_enabled():
+        if needs_plain_gradient(upstream):
             return *problem.differentiable_gradients(logits, context, upstream, ctx.needs_input_grad), None, None
         n, K = logits.shape
         of_row = upstream.to(tau.dtype)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gence.losses.targets import Target, TwoHot
+from gence.losses.targets import Target, TwoHot, compute_dtype
 
 
 @dataclass
@@ -88,29 +88,24 @@ class Labels:
         self, logits: Tensor, context: Tensor | None, upstream: Tensor, needed: tuple[bool, ...]
     ) -> tuple[Tensor | None, Tensor | None]:
         """The gradients of logits and context by plain operations, for a second derivative."""
-        from gence.losses.backend import get_backend, set_backend
-        from gence.losses.generative import gen_cross_entropy
+        from gence.losses.generative import plain_loss
 
         (index, share), *more = self.labels
         target: Target = index if self.valid is None else index.masked_fill(~self.valid, -100)
         if more:
             target = TwoHot(index, more[0][0], share)
-        before = get_backend()
-        set_backend("torch")
-        try:
-            value = gen_cross_entropy(
-                logits,
+        with torch.enable_grad():
+            value = plain_loss(
+                logits.to(compute_dtype(logits)),  # a half type's loss could not hold a scaled upstream gradient
                 target,
                 self.weight,
                 -100,
                 self.reduction,
                 self.smoothing,
-                anchor=self.anchor,
-                prior=self.prior,
-                context=context,
+                self.anchor,
+                self.prior,
+                context,
             )
-        finally:
-            set_backend(before)
         wanted = [t for t, need in ((logits, needed[0]), (context, needed[1])) if need and t is not None]
         grads = list(torch.autograd.grad(value, wanted, upstream.to(value.dtype), create_graph=True))
         return grads.pop(0) if needed[0] else None, grads.pop(0) if needed[1] else None

@@ -14,7 +14,7 @@ from torch import Tensor
 from gence.losses import fused_blocks as blocks
 from gence.losses.fused_labels import Labels
 from gence.losses.fused_small import is_small, small_loss
-from gence.losses.targets import compute_dtype, loss_dtype
+from gence.losses.targets import compute_dtype, loss_dtype, needs_plain_gradient
 
 
 def usual_loss(logits: Tensor, index: Tensor, ignore_index: int, reduction: str) -> Tensor | None:
@@ -51,7 +51,7 @@ class _UsualLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, None, None]:
         logits, index = ctx.saved_tensors
-        if torch.is_grad_enabled():
+        if needs_plain_gradient(upstream):
             return _differentiable(logits, index, ctx.reduction, upstream), None, None
         of_row = upstream.item() / (len(index) if ctx.reduction == "mean" else 1)
         own, sums = ctx.own, ctx.sums

@@ -68,7 +68,8 @@ def gen_cross_entropy(
             Gradient flows through them unless they are detached. Detach them, or set an anchor: otherwise nothing keeps
             unlabelled rows from drifting into one class together.
         marginal: the class marginal of more rows than these: a :class:`BatchMarginal` of the large batch that this
-            micro-batch is a part of, or a :class:`RunningMarginal`. The loss is then these rows' share.
+            micro-batch is a part of, or a :class:`RunningMarginal`. The loss is then these rows' share. The rest of the
+            batch is a constant to it: there is no second derivative, and none of learnt weights or soft targets.
         process_group: ranks whose rows form one batch with these, or "world". Every rank must call the loss, with any
             number of rows. "mean" and "sum" return the number of ranks times these rows' share: averaged over the
             ranks, as DDP and FSDP do with gradients, that is the whole batch's loss.
@@ -111,6 +112,21 @@ def gen_cross_entropy(
     fused = fused_loss(input, target, weight, ignore_index, reduction, label_smoothing, anchor, prior, context)
     if fused is not None:  # the same loss by kernels; see gence.losses.backend
         return fused
+    return plain_loss(input, target, weight, ignore_index, reduction, label_smoothing, anchor, prior, context)
+
+
+def plain_loss(
+    input: Tensor,
+    target: Target,
+    weight: Tensor | None,
+    ignore_index: int,
+    reduction: str,
+    label_smoothing: float,
+    anchor: float | Tensor,
+    prior: Tensor | None,
+    context: Tensor | None,
+) -> Tensor:
+    """The loss of one batch by plain operations, differentiable any number of times; see `gen_cross_entropy`."""
     rows = prepare_rows(input, target, weight, ignore_index, reduction, label_smoothing)
     _checks.check_anchor(anchor)
     _checks.check_prior(prior, rows.num_classes)
@@ -139,7 +155,7 @@ def _warn_of_one_row() -> None:
         "gen_cross_entropy on one row is 0 with a zero gradient: a row competes with the others in its batch, and "
         "there are none. Use a larger batch, pass `context`, or set `anchor` > 0.",
         UserWarning,
-        stacklevel=3,
+        stacklevel=4,
     )
 
 
@@ -181,6 +197,8 @@ class GenCELoss(nn.CrossEntropyLoss):
         _checks.check_reduction(self.reduction)
         _checks.check_label_smoothing(label_smoothing)
         _checks.check_anchor(anchor)
+        if weight is not None:
+            _checks.check_weight(weight, weight.numel() if isinstance(weight, Tensor) else 0)
         _checks.check_prior(prior, None if weight is None else weight.shape[0])
         self.anchor = anchor
         self.process_group = process_group

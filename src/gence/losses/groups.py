@@ -9,6 +9,7 @@ would. Nothing is read back by the host, so the exchange can be compiled and cap
 
 from __future__ import annotations
 
+import hashlib
 import struct
 import warnings
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
@@ -57,8 +58,8 @@ class Terms(NamedTuple):
     ignore_index: int
     label_smoothing: float
     anchor: float
-    weight: float
-    prior: float
+    weight: int
+    prior: int
 
     @classmethod
     def of(
@@ -74,7 +75,7 @@ class Terms(NamedTuple):
     ) -> Terms:
         """The terms of a call. Tensors on a GPU are not looked at: only whether there is one is compared."""
         if isinstance(anchor, Tensor):
-            anchor = float(anchor) if _checks.values_can_be_read(anchor) else -1.0
+            anchor = float(anchor.detach()) if _checks.values_can_be_read(anchor) else -1.0
         return cls(
             num_classes,
             str(dtype),
@@ -91,14 +92,15 @@ class Terms(NamedTuple):
         return [_as_integer(term) for term in self]
 
 
-def _digest(values: Tensor | None) -> float:
-    """One number for a vector, different for a permuted one; 0 for none, -1 for one that must not be looked at."""
+def _digest(values: Tensor | None) -> int:
+    """One number for a vector, another for any other; 0 for none, -1 for one that must not be looked at."""
     if values is None:
-        return 0.0
+        return 0
     if not _checks.values_can_be_read(values):
-        return -1.0
-    places = torch.arange(1, values.numel() + 1, dtype=torch.float64)
-    return float((values.detach().double() * places).sum())
+        return -1
+    numbers = values.detach().double().tolist()
+    digest = hashlib.blake2b(struct.pack(f"<{len(numbers)}d", *numbers), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1  # halved: its negative is in range as well
 
 
 def _as_integer(term: int | float | str) -> int:
@@ -128,10 +130,11 @@ def check_agreement(terms: Terms, group: dist.ProcessGroup, device: torch.device
     highest, lowest = ends.view(2, -1).tolist()
     different = [name for name, high, low in zip(Terms._fields, highest, lowest, strict=True) if high != -low]
     if different:
-        own = ", ".join(f"{name} = {getattr(terms, name)}" for name in different)
+        own = [f"{name} = {getattr(terms, name)}" for name in different if name not in ("weight", "prior")]
+        seen = f" (rank {group.rank()} has {', '.join(own)})" if own else ""
         raise ValueError(
             f"{', '.join(different)}: expected the same on all {group.size()} ranks of the process group, got "
-            f"different ones (rank {group.rank()} has {own}). Give every rank's loss the same arguments."
+            f"different ones{seen}. Give every rank's loss the same arguments."
         )
     _agreed.add(key)
 

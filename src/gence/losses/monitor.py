@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gence.losses import _checks
-from gence.losses.targets import Target, TwoHot
+from gence.losses.targets import Target, class_mass, compute_dtype, flatten_logits, prepare_rows
 
 REMEDY = (
     "Train with a small anchor (gen_cross_entropy(..., anchor=0.1)), which holds the marginal in place; or repair "
@@ -75,39 +75,24 @@ class MarginalMonitor:
                 :class:`TwoHot`; optional.
         """
         _checks.check_logits(logits)
-        logits = logits.detach()
         K = logits.shape[min(1, logits.dim() - 1)]
         if self.prior is not None and self.prior.shape[0] != K:
             raise ValueError(f"logits: expected {self.prior.shape[0]} classes, as in the prior, got {K}")
         if self._predicted is not None and self._predicted.shape[0] != K:
             raise ValueError(f"logits: expected {self._predicted.shape[0]} classes, as in the batch before, got {K}")
-        rows = _rows(logits, K)
-        p = rows.float().softmax(1) if rows.dtype != torch.float64 else rows.softmax(1)  # (n, K)
         # float64 keeps a long epoch's sums exact; Apple's devices lack it.
-        dtype = torch.float32 if p.device.type == "mps" else torch.float64
+        dtype = torch.float32 if logits.device.type == "mps" else torch.float64
         labels = None
         if target is None:
-            number = p.new_full((), p.shape[0], dtype=dtype)
-        elif isinstance(target, TwoHot):
-            share = target.share.reshape(-1).to(dtype)
-            labels = p.new_zeros(K, dtype=dtype).index_add_(0, target.first.reshape(-1).long(), share)
-            labels.index_add_(0, target.second.reshape(-1).long(), 1 - share)
-            number = p.new_full((), p.shape[0], dtype=dtype)
-        elif target.shape == logits.shape:
-            labels = _rows(target, K).sum(0, dtype=dtype)
+            flat = flatten_logits(logits.detach())
+            p = flat.to(compute_dtype(flat)).softmax(1)  # (n, K)
             number = p.new_full((), p.shape[0], dtype=dtype)
         else:
-            flat = target.reshape(-1)
-            if flat.shape[0] != p.shape[0]:
-                raise ValueError(
-                    f"target: expected {p.shape[0]} class indices for logits of shape {tuple(logits.shape)}, "
-                    f"got shape {tuple(target.shape)}"
-                )
-            kept = flat != self.ignore_index
-            p = p * kept[:, None]
-            # index_add_ and not bincount, which waits for the device to learn its own output's length.
-            labels = p.new_zeros(K, dtype=dtype).index_add_(0, flat.where(kept, 0).long(), kept.to(dtype))
-            number = kept.sum(dtype=dtype)
+            rows = prepare_rows(logits.detach(), target, None, self.ignore_index, "mean", 0.0)
+            p = rows.logits.softmax(1)
+            if rows.valid is not None:
+                p = p * rows.valid[:, None]
+            labels, number = class_mass(rows).to(dtype), rows.count().to(dtype)
         self._predicted = _add(self._predicted, p.sum(0, dtype=dtype))
         self._rows = _add(self._rows, number)
         if labels is not None:
@@ -174,11 +159,6 @@ class MarginalMonitor:
             raise KeyError(f"state: expected the keys {sorted(expected)}, got {sorted(state)}")
         self._predicted, self._labels, self._rows = state["predicted"], state["labels"], state["rows"]
         self.history, self.warned = list(state["history"]), bool(state["warned"])
-
-
-def _rows(values: Tensor, K: int) -> Tensor:
-    """(N, K, d1, ...) or (K,) as rows (n, K)."""
-    return values.movedim(1, -1).reshape(-1, K) if values.dim() > 1 else values[None]
 
 
 def _add(total: Tensor | None, part: Tensor) -> Tensor:

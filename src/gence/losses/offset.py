@@ -8,6 +8,9 @@ from torch import Tensor, nn
 from gence.losses import _checks
 from gence.losses.targets import flatten_logits
 
+_KEEPS_LOGITS = (nn.Identity, nn.Dropout, nn.Flatten, nn.Softmax, nn.LogSoftmax)
+"""What may stand behind the layer that makes the logits."""
+
 
 def marginal_offset(
     logits: Tensor, prior: Tensor | None = None, *, tolerance: float = 1e-9, max_steps: int = 500
@@ -61,7 +64,7 @@ def fold_offset(module: nn.Module, offset: Tensor) -> nn.Linear:
 
     Args:
         module: the ``nn.Linear`` that makes the logits, or a model in which it is plain which one does: the last of an
-            ``nn.Sequential``, or the only one with K outputs.
+            ``nn.Sequential`` with nothing behind it that changes logits, or the only one with K outputs.
         offset: (K,), as :func:`marginal_offset` returns it.
 
     >>> import torch, gence
@@ -71,6 +74,8 @@ def fold_offset(module: nn.Module, offset: Tensor) -> nn.Linear:
     >>> layer = gence.fold_offset(model, b)
     >>> torch.testing.assert_close(model(x), before + b)
     """
+    if not isinstance(offset, Tensor):
+        raise TypeError(f"offset: expected a tensor (K,), as marginal_offset returns it, got {type(offset).__name__}")
     layer = _logit_layer(module, tuple(offset.shape))
     with torch.no_grad():
         offset = offset.to(layer.weight)
@@ -87,6 +92,13 @@ def _logit_layer(module: nn.Module, shape: tuple[int, ...]) -> nn.Linear:
         with_linear = [child for child in module if any(isinstance(m, nn.Linear) for m in child.modules())]
         if not with_linear:
             break
+        children = list(module)
+        for behind in children[children.index(with_linear[-1]) + 1 :]:
+            if not isinstance(behind, _KEEPS_LOGITS):
+                raise ValueError(
+                    f"module: {type(behind).__name__} comes behind the last linear layer, so that layer's outputs may "
+                    "not be the logits; give the layer that makes them, as in fold_offset(model.head, offset)"
+                )
         module = with_linear[-1]
     linears = {name: m for name, m in module.named_modules() if isinstance(m, nn.Linear)}
     if not linears:

@@ -105,6 +105,8 @@ def loss_info(name: str) -> LossInfo:
     >>> loss_info("gence").coupled
     True
     """
+    if not isinstance(name, str):
+        raise TypeError(f"name: expected the name of a loss, got {type(name).__name__}; known: {', '.join(LOSSES)}")
     if name not in LOSSES:
         near = difflib.get_close_matches(name, LOSSES, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""

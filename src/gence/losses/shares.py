@@ -82,6 +82,7 @@ def share_of_batch(
     """
     rows = prepare_part(input, target, weight, ignore_index, reduction, label_smoothing)
     K = rows.num_classes
+    _check_constants(target, weight)
     _checks.check_anchor(anchor)
     _checks.check_prior(prior, K)
     _checks.check_context(context, K)
@@ -98,7 +99,7 @@ def share_of_batch(
         return over_ranks(own, terms, process_group)
 
     whole, world_size = part() if marginal is None else marginal.whole(part, process_group)
-    whole = Marginal(*(value.to(log_p) for value in whole))
+    whole = Marginal(*(value.detach().to(log_p) for value in whole))
 
     anchored = isinstance(anchor, Tensor) or anchor > 0
     losses = target_sum(rows, whole.log_sums) - target_sum(rows, log_p)  # (n,)
@@ -107,10 +108,16 @@ def share_of_batch(
         pi = class_prior(whole.mass, prior)
         losses = losses + anchor * target_mass(rows) * marginal_divergence(pi, whole.log_sums, whole.total)
         attraction = attraction - anchor * whole.mass.sum() * pi
+    attraction = attraction.detach()  # it is a factor of the logits' gradient; the anchor's own is in the loss already
     losses = losses + _gradient_only(_responsibility(log_p, rows.valid, whole.log_sums, attraction))
     # The context has no loss of its own, so its gradient rides on the rows' losses.
     riding = log_p.new_zeros(())
     if log_context is not None:
+        if reduction == "none" and losses.shape[0] == 0 and log_context.requires_grad:
+            raise ValueError(
+                'reduction: "none" on a part without rows has no loss that the context\'s gradient could come with; '
+                'use "mean" or "sum", or detach the context'
+            )
         riding = _gradient_only(_responsibility(log_context, None, whole.log_sums, attraction).sum())
     if reduction == "none":
         return (losses + riding / max(losses.shape[0], 1)).reshape(rows.shape).to(rows.dtype)
@@ -196,7 +203,8 @@ def marginal_divergence(pi: Tensor, log_s: Tensor, total: Tensor) -> Tensor:
     """KL(pi || S/total) in nats; 0 where no row takes part."""
     # Classes without prior mass add 0, also where log S is -inf.
     cross = torch.where(pi > 0, pi * log_s.masked_fill(pi <= 0, 0.0), 0.0).sum()
-    divergence = torch.xlogy(pi, pi).sum() - cross + pi.sum() * total.log()
+    log_pi = pi.masked_fill(pi <= 0, 1.0).log()  # masked before the log, whose slope at 0 would be infinite
+    divergence = (pi * log_pi).sum() - cross + pi.sum() * total.log()
     return torch.where(total > 0, divergence, 0.0)
 
 
@@ -208,6 +216,41 @@ def _responsibility(log_p: Tensor, valid: Tensor | None, log_s: Tensor, attracti
     return ((log_p - log_s).exp() * attraction).sum(1)
 
 
+def _check_constants(target: Target, weight: Tensor | None) -> None:
+    """What makes up the marginal of the whole batch is constant here: its gradient would be wrong without a word."""
+    if not torch.is_grad_enabled():
+        return
+    soft = ("target", target) if isinstance(target, Tensor) else ("target.share", target.share)
+    for name, value in (soft, ("weight", weight)):
+        if isinstance(value, Tensor) and value.requires_grad:
+            raise ValueError(
+                f"{name}: requires a gradient, which marginal and process_group cannot give: the rest of the batch is "
+                f"a constant to this part. Detach it, or compute the loss of the whole batch at once."
+            )
+
+
 def _gradient_only(values: Tensor) -> Tensor:
-    """Zero, with the gradient of ``values``: the difference is an exact 0, so that no digit of the loss is lost."""
-    return values - values.detach()
+    """Zero, with the gradient of ``values``: an exact 0, so that no digit of the loss is lost."""
+    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+        return values - values.detach()  # neither a compiled graph nor a function transform can ask for more
+    zero: Tensor = _FirstDerivativeOnly.apply(values)
+    return zero
+
+
+class _FirstDerivativeOnly(torch.autograd.Function):
+    """Zero with the gradient of its argument, and no second one: the rest of the batch would have a part in it."""
+
+    @staticmethod
+    def forward(ctx: object, values: Tensor) -> Tensor:
+        del ctx
+        return torch.zeros_like(values)
+
+    @staticmethod
+    def backward(ctx: object, upstream: Tensor) -> Tensor:
+        del ctx
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "gen_cross_entropy with marginal or process_group has a first derivative only: the rest of the batch "
+                "is a constant to this part. Call backward without create_graph, or compute the whole batch at once."
+            )
+        return upstream

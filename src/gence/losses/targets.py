@@ -77,6 +77,7 @@ def check_call(
     _checks.check_logits(input)
     _checks.check_reduction(reduction)
     _checks.check_label_smoothing(label_smoothing)
+    _checks.check_ignore_index(ignore_index)
     K = input.shape[0] if input.dim() == 1 else input.shape[1]
     _checks.check_weight(weight, K)
     if isinstance(target, TwoHot):
@@ -144,6 +145,12 @@ def loss_dtype(input: Tensor) -> torch.dtype:
     return input.dtype
 
 
+def needs_plain_gradient(upstream: Tensor) -> bool:
+    """Whether a backward pass must be plain operations: it will be differentiated itself, or does many at once."""
+    # Where PyTorch takes many gradients at once (is_grads_batched, jacobian), it is by its older kind of batch.
+    return torch.is_grad_enabled() or torch._C._functorch.is_legacy_batchedtensor(upstream)
+
+
 def column_logsumexp(values: Tensor) -> Tensor:
     """``values.logsumexp(0)``, with a zero gradient, not NaN, in columns that are -inf throughout -> (K,).
 
@@ -204,7 +211,9 @@ def class_mass(rows: Rows) -> Tensor:
         mass = zeros.long().scatter_add(0, rows.index, rows.valid.long()).to(zeros.dtype)
     elif rows.two_hot is not None:
         first, second, share = rows.two_hot
-        mass = zeros.scatter_add(0, first, share).scatter_add(0, second, 1 - share)
+        exact = zeros if zeros.device.type == "mps" else zeros.double()  # Apple's devices lack it
+        share = share.to(exact.dtype)
+        mass = exact.scatter_add(0, first, share).scatter_add(0, second, 1 - share).to(zeros.dtype)
     else:
         assert rows.probs is not None  # one of the three forms is set
         mass = rows.probs.sum(0)

@@ -66,6 +66,10 @@ def two_pass_backward(
     parts = list(micro_batches)
     if not parts:
         raise ValueError("micro_batches: expected at least one pair of inputs and target, got none")
+    for part in parts:
+        if not isinstance(part, tuple | list) or len(part) != 2:
+            seen = f"{len(part)} of them" if isinstance(part, tuple | list) else type(part).__name__
+            raise TypeError(f"micro_batches: expected pairs of inputs and target, got {seen}")
     if not isinstance(criterion, GenCELoss):
         raise TypeError(
             f"criterion: expected a GenCELoss, got {type(criterion).__name__}; a loss that does not couple rows needs "

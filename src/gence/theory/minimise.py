@@ -143,5 +143,6 @@ def equivalence_family(population: Population, *, members: int = 5, seed: int = 
     mixture = torch.randn(null_space.shape[1], members, generator=generator, dtype=torch.float64)
     alpha = (null_space @ mixture).T  # (members, K)
     shrink = torch.linspace(0.1, 0.9, members, dtype=torch.float64)[:, None]
-    scaled = alpha * (shrink / (-alpha.amin(1, keepdim=True)))  # a null alpha has both signs: q >= 0
+    most = -alpha.amin(1, keepdim=True)  # a null alpha has both signs, as q >= 0, unless a class never occurs
+    scaled = alpha * (shrink / torch.where(most > 0, most, 1.0))
     return (1 + scaled)[:, None, :] * population.kernel

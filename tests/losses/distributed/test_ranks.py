@@ -113,7 +113,8 @@ def test_running_marginal_is_that_of_all_ranks(reports: list[dict[Any, Any]]) ->
 def test_ranks_that_disagree_all_get_an_error(reports: list[dict[Any, Any]], argument: str) -> None:
     for rank, report in enumerate(reports):
         assert report["disagreement", argument].startswith(f"{argument}: expected the same on all {len(reports)} ranks")
-        assert f"rank {rank} has {argument} = " in report["disagreement", argument]
+        if argument != "weight":  # which is too long to be shown
+            assert f"rank {rank} has {argument} = " in report["disagreement", argument]
         assert report["after disagreement"] == "no error"
 
 

@@ -230,7 +230,7 @@ def main(folder: Path) -> None:
     report["disagreement", "anchor"] = disagreement(anchor=0.1 * rank)
     report["disagreement", "reduction"] = disagreement(reduction="sum" if rank else "mean")
     report["disagreement", "label_smoothing"] = disagreement(label_smoothing=0.1 * rank)
-    report["disagreement", "weight"] = disagreement(weight=torch.arange(5.0) + rank)
+    report["disagreement", "weight"] = disagreement(weight=torch.tensor([3.0, 0, 1, 1, 1] if rank else [1.0] * 5))
     report["after disagreement"] = disagreement()
     report["compiled"] = compiled()
     if ranks == 2:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gence.losses.kernels import implementation
 from gence.losses.kernels.problem import Problem
+from gence.losses.targets import compute_dtype, needs_plain_gradient
 
 
 def loss(logits: Tensor, context: Tensor | None, problem: Problem, dtype: torch.dtype) -> Tensor:
@@ -43,7 +44,7 @@ class _FusedLoss(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         logits, context, *saved = ctx.saved_tensors
         need_logits, need_context = ctx.needs_input_grad[:2]
-        if torch.is_grad_enabled():
+        if needs_plain_gradient(upstream):
             of_logits, of_context = _differentiable(ctx.problem, logits, context, upstream, need_logits, need_context)
         else:
             of_logits, of_context = implementation.backward(
@@ -56,15 +57,11 @@ def _differentiable(
     problem: Problem, logits: Tensor, context: Tensor | None, upstream: Tensor, need_logits: bool, need_context: bool
 ) -> tuple[Tensor | None, Tensor | None]:
     """The gradient by plain operations, for a second derivative."""
-    from gence.losses.backend import get_backend, set_backend
-    from gence.losses.generative import gen_cross_entropy
+    from gence.losses.generative import plain_loss
 
-    before = get_backend()
-    set_backend("torch")
-    try:
-        value = gen_cross_entropy(logits, **problem.arguments(), context=context)
-    finally:
-        set_backend(before)
+    with torch.enable_grad():
+        # A half type's loss could not hold a scaled upstream gradient.
+        value = plain_loss(logits.to(compute_dtype(logits)), **problem.arguments(), context=context)
     wanted = [t for t, needed in ((logits, need_logits), (context, need_context)) if needed and t is not None]
     grads = list(torch.autograd.grad(value, wanted, upstream.to(value.dtype), create_graph=True))
     return grads.pop(0) if need_logits else None, grads.pop(0) if need_context else None
