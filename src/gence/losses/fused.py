@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import os
 from typing import Any
@@ -198,17 +199,27 @@ def _by_triton(
     prior: Tensor | None,
     context: Tensor | None,
 ) -> Tensor:
-    from gence.losses.kernels import autograd, operator
-    from gence.losses.kernels.problem import problem_of
-
-    problem = problem_of(target, weight, ignore_index, reduction, label_smoothing, anchor, prior, logits)
     logits = _unit_column_stride(logits)
     if context is not None:
         context = _unit_column_stride(context)
-    dtype = loss_dtype(logits)
+    arguments = (target, weight, ignore_index, reduction, label_smoothing, anchor, prior, logits)
     if torch.compiler.is_compiling():
-        return operator.loss(logits, context, problem, dtype)
-    return autograd.loss(logits, context, problem, dtype)
+        from gence.losses.kernels import operator
+        from gence.losses.kernels.problem import problem_of
+
+        return operator.loss(logits, context, problem_of(*arguments), loss_dtype(logits))
+    problem_of, eager_loss = _eager()
+    loss: Tensor = eager_loss(logits, context, problem_of(*arguments), loss_dtype(logits))
+    return loss
+
+
+@functools.cache
+def _eager() -> tuple[Any, Any]:
+    """The kernels' entries, imported where there is Triton, and looked up once: at each call it would cost 10 us."""
+    from gence.losses.kernels import autograd
+    from gence.losses.kernels.problem import problem_of
+
+    return problem_of, autograd.loss
 
 
 def _unit_column_stride(values: Tensor) -> Tensor:

@@ -36,7 +36,8 @@ class _FusedLoss(torch.autograd.Function):
         # Constants are saved too: autograd then notices if somebody writes into them before the backward pass.
         anchor = problem.anchor if isinstance(problem.anchor, Tensor) else None
         constants = (problem.first, problem.second, problem.share, problem.weight, problem.prior, anchor)
-        ctx.save_for_backward(logits, context, *saved, *constants)
+        ctx.parts = 1 if saved[0] is saved[1] else 3  # what is saved once is checked and unpacked once
+        ctx.save_for_backward(logits, context, *saved[: ctx.parts], *constants)
         ctx.problem = problem
         return value
 
@@ -48,7 +49,12 @@ class _FusedLoss(torch.autograd.Function):
             of_logits, of_context = _differentiable(ctx.problem, logits, context, upstream, need_logits, need_context)
         else:
             of_logits, of_context = implementation.backward(
-                ctx.problem, tuple(saved[:3]), upstream, logits, context, need_context
+                ctx.problem,
+                (saved[0], saved[ctx.parts // 2], saved[ctx.parts - 1]),
+                upstream,
+                logits,
+                context,
+                need_context,
             )
         return of_logits if need_logits else None, of_context, None, None
 
