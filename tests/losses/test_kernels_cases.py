@@ -259,12 +259,14 @@ def test_strided_and_misaligned_logits_are_read_and_not_written(regime):
     assert bool((base[:, :3] == 1e30).all())
 
 
-def test_deterministic_on_request(regime):
-    logits, target = make("two_hot", 16, 21, torch.float32)
+@pytest.mark.parametrize(("kind", "rows"), [("two_hot", 9), ("index", 0)])
+def test_deterministic_on_request(kind, rows, regime):
+    logits, target = make(kind, 16, 21, torch.float32)
+    context = logits[:rows] if rows else None
     torch.use_deterministic_algorithms(True)
     try:
-        first, second = (run("triton", logits, target, context=logits[:9]) for _ in range(2))
-        check(logits, target, context=logits[:9])
+        first, second = (run("triton", logits, target, context=context) for _ in range(2))
+        check(logits, target, context=context)
     finally:
         torch.use_deterministic_algorithms(False)
     for one, other in zip(first, second, strict=True):

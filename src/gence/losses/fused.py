@@ -70,6 +70,10 @@ def fused_loss(
             raise RuntimeError(f'backend "triton": {reason}; use gence.set_backend("auto") to fall back by itself')
         return None
     if use_triton and usual:
+        if input.requires_grad and isinstance(target, Tensor) and not torch.compiler.is_compiling():
+            loss = _usual_by_triton(input, target, ignore_index, reduction)
+            if loss is not None:
+                return loss
         return _by_triton(input, target, weight, ignore_index, reduction, label_smoothing, anchor, prior, context)
     if usual and isinstance(target, Tensor):
         loss = fused_usual.usual_loss(input, target, ignore_index, reduction)
@@ -208,18 +212,32 @@ def _by_triton(
         from gence.losses.kernels.problem import problem_of
 
         return operator.loss(logits, context, problem_of(*arguments), loss_dtype(logits))
-    problem_of, eager_loss = _eager()
+    problem_of, eager_loss, _ = _eager()
     loss: Tensor = eager_loss(logits, context, problem_of(*arguments), loss_dtype(logits))
     return loss
 
 
+def _usual_by_triton(logits: Tensor, index: Tensor, ignore_index: int, reduction: str) -> Tensor | None:
+    """The usual call of a small problem that trains, or None where the general call has to look."""
+    if (
+        not torch.is_grad_enabled()
+        or logits.stride(1) != 1
+        or index.stride(0) != 1
+        or (logits.is_cuda and logits.device.index != torch.cuda.current_device())
+    ):
+        return None
+    loss: Tensor | None = _eager()[2](logits, index, ignore_index, reduction, loss_dtype(logits))
+    return loss
+
+
 @functools.cache
-def _eager() -> tuple[Any, Any]:
+def _eager() -> tuple[Any, Any, Any]:
     """The kernels' entries, imported where there is Triton, and looked up once: at each call it would cost 10 us."""
     from gence.losses.kernels import autograd
     from gence.losses.kernels.problem import problem_of
+    from gence.losses.kernels.usual_call import usual_loss
 
-    return problem_of, autograd.loss
+    return problem_of, autograd.loss, usual_loss
 
 
 def _unit_column_stride(values: Tensor) -> Tensor:

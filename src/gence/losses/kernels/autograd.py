@@ -46,7 +46,9 @@ class _FusedLoss(torch.autograd.Function):
         logits, context, *saved = ctx.saved_tensors
         need_logits, need_context = ctx.needs_input_grad[:2]
         if needs_plain_gradient(upstream):
-            of_logits, of_context = _differentiable(ctx.problem, logits, context, upstream, need_logits, need_context)
+            of_logits, of_context = differentiable_gradients(
+                ctx.problem, logits, context, upstream, need_logits, need_context
+            )
         else:
             of_logits, of_context = implementation.backward(
                 ctx.problem,
@@ -59,7 +61,7 @@ class _FusedLoss(torch.autograd.Function):
         return of_logits if need_logits else None, of_context, None, None
 
 
-def _differentiable(
+def differentiable_gradients(
     problem: Problem, logits: Tensor, context: Tensor | None, upstream: Tensor, need_logits: bool, need_context: bool
 ) -> tuple[Tensor | None, Tensor | None]:
     """The gradient by plain operations, for a second derivative."""

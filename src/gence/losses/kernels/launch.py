@@ -16,7 +16,7 @@ _multiprocessors: dict[int | None, int] = {}
 
 def launch(
     kernel: Any, programs: int, warps: int, key: tuple[Any, ...], args: tuple[Any, ...], registers: int | None = None
-) -> None:
+) -> Any:
     """Run ``kernel`` on ``programs`` programs of ``warps`` warps.
 
     Args:
@@ -26,6 +26,9 @@ def launch(
         key: everything the compiled code depends on: device, types and alignment of the tensors, compile-time values.
         args: the kernel's arguments in order, compile-time values included.
         registers: the most that a thread may have.
+
+    Returns:
+        The compiled kernel; None from the interpreter.
     """
     name = (kernel, warps, registers, key)
     compiled = _compiled.get(name)
@@ -33,8 +36,9 @@ def launch(
         compiled = kernel[(programs,)](*args, **options(warps, registers))
         if hasattr(compiled, "packed_metadata"):  # the interpreter returns nothing
             _compiled[name] = compiled
-        return
+        return compiled
     compiled[(programs, 1, 1)](*args)
+    return compiled
 
 
 def options(warps: int, registers: int | None) -> dict[str, Any]:

@@ -73,6 +73,7 @@ class Tuning:
 
 
 _current = Tuning()
+_version = 0
 
 
 def current() -> Tuning:
@@ -83,10 +84,20 @@ def current() -> Tuning:
 @contextlib.contextmanager
 def override(**changes: Any) -> Iterator[Tuning]:
     """Run with other tunables: for sweeps, and for tests that send small problems through every kernel."""
-    global _current
     before = _current
-    _current = replace(before, **changes)
+    _set(replace(before, **changes))
     try:
         yield _current
     finally:
-        _current = before
+        _set(before)
+
+
+def version() -> int:
+    """A number that changes with the tunables, for whoever keeps what was made under them."""
+    return _version
+
+
+def _set(tuning: Tuning) -> None:
+    global _current, _version
+    _current = tuning
+    _version += 1
