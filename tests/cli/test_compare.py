@@ -12,7 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from gence.cli.app import create_app
-from gence.cli.compare import split_losses
+from gence.cli.compare import _failures
+from gence.report.arguments import split_losses
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
 
@@ -80,3 +81,8 @@ def test_a_wrong_argument_is_one_line(tmp_path):
 )
 def test_split_losses(text, losses):
     assert split_losses(text) == losses
+
+
+def test_an_error_of_many_runs_is_printed_once():
+    lines = _failures({f"{i:016x}": "no space left" for i in range(35)} | {"f" * 16: "killed"})
+    assert lines == ["35 runs failed (0000000000000000 and others): no space left", f"Run {'f' * 16} failed: killed"]

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import csv
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -92,6 +94,27 @@ def test_evaluate_repeats_what_training_said(saved):
     judged, before = rows(result.stdout), rows(trained.stdout)
     assert judged.keys() == before.keys() - {"train_accuracy", "marginal_kl"}
     assert {name: line.split() for name, line in judged.items()} == {name: before[name].split() for name in judged}
+
+
+def test_evaluate_says_how_many_images_were_judged(saved, tmp_path):
+    assert "901 images were judged" in gence("evaluate", str(saved[0]), "--device", "cpu").stdout
+    test = load("digits").test
+    for i, (image, label) in enumerate(zip(test.images[:300], test.labels[:300].tolist(), strict=True)):
+        (tmp_path / "new" / str(label)).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image[0].numpy()).save(tmp_path / "new" / str(label) / f"{i}.png")
+    shown = gence("evaluate", str(saved[0]), "--data", str(tmp_path / "new"), "--device", "cpu").stdout
+    assert "300 images were judged" in shown
+
+
+def test_sigterm_leaves_no_folder_beside_the_network(tmp_path):
+    command = [sys.executable, "-m", "gence", "train", *QUICK, "--set", "recipe.epochs=100000"]
+    del command[command.index("recipe.epochs=2") - 1 : command.index("recipe.epochs=2") + 1]
+    process = subprocess.Popen([*command, "--save", str(tmp_path / "m.safetensors")], stderr=subprocess.DEVNULL)
+    while not list(tmp_path.iterdir()) and process.poll() is None:
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait(60) == 143
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_predict_writes_a_line_an_image(saved, tmp_path):

@@ -119,6 +119,33 @@ def test_failed_runs_end_with_an_error(tmp_path) -> None:
     assert "n = 101 cannot be split evenly over 10 classes" in output
 
 
+@pytest.mark.parametrize("command", [["run"], ["tune", "--trials", "1", "--losses", "ce"]])
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"small_cnn"', '"smal_cnn"', "model is 'smal_cnn'; did you mean 'small_cnn'"),
+        ('data = "digits"', 'data = "nowhere/photos"', "nowhere/photos is no known data set"),
+        ("subset = 100", 'ood = ["nowhere/else"]', "nowhere/else is no known data set"),
+    ],
+)
+def test_what_no_run_could_do_is_one_error(tmp_path, command, old, new, message) -> None:
+    path = tmp_path / "grid.toml"
+    path.write_text(GRID.format(epochs=1).replace(old, new))
+    with pytest.raises(ValueError, match=message):
+        invoke(*command, path, "--store", tmp_path / "store", "--device", "cpu")
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_trial_that_fails_ends_tuning_with_an_error_and_waits(tmp_path) -> None:
+    path, arguments = tmp_path / "grid.toml", ["--store", tmp_path / "store", "--device", "cpu", "--trials", "1"]
+    path.write_text(GRID.format(epochs=1).replace("subset = 100", "subset = 101"))
+    for _ in range(2):
+        output = invoke("tune", path, "--losses", "ce", *arguments, code=1)
+        assert "not complete (failed trials)" in output
+        assert "n = 101 cannot be split evenly over 10 classes" in output
+        assert "the same command goes on" in output
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

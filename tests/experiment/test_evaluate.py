@@ -97,7 +97,7 @@ def test_predictions_too_sharp_for_an_offset_have_none(problem, model):
 def test_two_sources_of_one_name_are_refused(problem, model):
     images = problem.judged.images[:10]
     clash = dataclasses.replace(problem, ood={"a/x.zip": images, "b/x.zip": images})
-    with pytest.raises(ValueError, match="would share a name"):
+    with pytest.raises(ValueError, match=r"a/x\.zip and b/x\.zip would share the name 'x'"):
         evaluate(model, clash)
 
 

@@ -118,6 +118,24 @@ def test_folders_without_images(trained, tmp_path):
         next(predict_folder(model, tmp_path / "nowhere"))
 
 
+def test_two_sources_of_one_name_are_refused(trained, tmp_path):
+    places = [str(write_images(tmp_path / name / "plain", {"a": 3}, mode="L")) for name in ("d", "o2")]
+    with pytest.raises(ValueError, match=r"d/plain and .*o2/plain would share the name 'plain'"):
+        evaluate_model(load_model(trained[2], "cpu"), "digits", places, cache_dir=tmp_path / "cache")
+
+
+def test_a_network_that_diverged_predicts_nothing(trained, digits_folder, tmp_path):
+    spec = trained[0].replace(**{"recipe.lr": 1e30, "recipe.epochs": 1})
+    (result,) = train_cohort([spec], device="cpu", models_dir=tmp_path / "models")
+    assert result.status == "diverged"
+    model = load_model(tmp_path / "models" / f"{spec.key}.safetensors", "cpu")
+    with pytest.raises(ValueError, match="this network diverged in training"):
+        write_predictions(model, digits_folder[0], tmp_path / "out" / "p.csv")
+    assert list((tmp_path / "out").iterdir()) == []
+    with pytest.raises(ValueError, match="this network diverged in training"):
+        evaluate_model(model, "digits")
+
+
 def test_other_classes_are_refused(trained, tmp_path):
     data = write_images(tmp_path / "d", {"0": 5, "cat": 5}, mode="L")
     with pytest.raises(ValueError, match="has 2 classes and the model 10"):

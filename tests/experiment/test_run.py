@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import os
 import signal
 
@@ -195,6 +196,16 @@ def test_ctrl_c_stops_cleanly_and_twice_at_once(run, store):
     assert not list((store.root / "claims").glob("*.claim")), "claims end with the process's work"
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+@pytest.mark.parametrize("engine", ["local", create_engine("gpus", workers=1)])
+def test_a_device_that_is_not_here_is_one_error_and_no_failed_run(run, store, engine):
+    specs = make_specs(1)
+    with pytest.raises(ValueError, match="sees no GPU here"):
+        run(specs, device="cuda", engine=engine)
+    assert Failures(store.root).counts() == {}
+    assert run(specs, device="cpu").complete
+
+
 def test_the_record_names_the_device_that_was_used(run, store, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: f"GPU {device or 'in use'}")
@@ -230,6 +241,7 @@ def test_the_trainer_may_be_an_import_path():
         ({"cohort_size": 0}, "cohort_size is 0"),
         ({"cohort_size": "many"}, "cohort_size is 'many'"),
         ({"time_limit": 0}, "time_limit is 0"),
+        ({"time_limit": math.nan}, "time_limit is nan; expected a positive number of seconds"),
         ({"max_attempts": 0}, "max_attempts is 0"),
     ],
 )

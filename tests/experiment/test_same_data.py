@@ -13,11 +13,14 @@ from gence.data import DataError, load
 from gence.experiment import same_data
 from gence.experiment.checkpoint import CohortCheckpoint, read_tensors, write_tensors
 from gence.experiment.cohort import train_cohort
+from gence.experiment.judged import images_to_judge
 from gence.experiment.predict import evaluate_model, load_model
 from gence.experiment.result import RunResult
+from gence.experiment.run import run_grid
 from gence.experiment.same_data import check_same_data, checksums_at_hand, data_checksums
 from gence.experiment.spec import RunSpec
 from gence.experiment.store import Store
+from gence.experiment.tune import TuneSettings, tune
 from tests.experiment.small_runs import small_spec, write_images
 
 
@@ -81,6 +84,33 @@ def test_records_without_checksums_and_data_that_are_not_here_are_accepted(photo
     assert checksums_at_hand(spec.replace(data="digits")) == {}
 
 
+def test_a_grid_does_not_go_on_with_other_images(photos, tmp_path, quiet_console):
+    def run(*losses):
+        return run_grid([spec_of(photos, loss=loss) for loss in losses], store, device="cpu", console=quiet_console)
+
+    store = Store(tmp_path / "store")
+    assert run("ce").complete
+    assert run("ce", "gence").complete
+    add_images(photos)
+    for losses in (("ce",), ("ce", "gence", "focal")):
+        with pytest.raises(DataError, match=r"the training images and the test images are others now, .*--store"):
+            run(*losses)
+    assert len(store.keys()) == 2
+    photos.rename(photos.with_name("elsewhere"))
+    assert len(run("ce", "gence").skipped) == 2  # what is not here cannot be compared
+
+
+def test_tuning_does_not_go_on_with_other_images(photos, tmp_path, quiet_console):
+    def run(trials):
+        settings = TuneSettings(trials=trials, batch=1, rungs=(1.0,))
+        return tune(spec_of(photos), ["ce"], tmp_path / "store", settings=settings, device="cpu", console=quiet_console)
+
+    assert run(1).complete
+    add_images(photos)
+    with pytest.raises(DataError, match="are others now"):
+        run(2)
+
+
 def test_a_checkpoint_of_other_images_is_not_gone_on_from(photos, tmp_path):
     spec = spec_of(photos)
     assert train_cohort([spec], device="cpu", workdir=tmp_path / "work", should_stop=lambda: True) == [None]
@@ -109,6 +139,20 @@ def test_a_network_is_not_judged_on_images_it_may_have_seen(photos, saved, monke
             evaluate_model(model, spelling)
     photos.rename(photos.with_name("renamed"))
     assert evaluate_model(model, "renamed").keys() == before.keys()  # another source: the user's word counts
+
+
+def test_all_of_a_new_source_without_a_test_part_is_judged(photos, saved, tmp_path):
+    model = load_model(saved, "cpu")
+    assert len(images_to_judge(model, str(photos))) == 8
+    new = write_images(tmp_path / "new", {"cat": 7, "dog": 1}, seed=3)
+    assert len(images_to_judge(model, str(new))) == 8
+    parts = write_images(tmp_path / "parts" / "train", {"cat": 5, "dog": 5}, seed=4).parent
+    write_images(parts / "test", {"cat": 2, "dog": 3}, seed=5)
+    assert len(images_to_judge(model, str(parts))) == 5
+    before = evaluate_model(model, str(photos))
+    photos.rename(photos.with_name("renamed"))
+    # The folder it was trained on, under another name: most of its images were trained on.
+    assert evaluate_model(model, str(photos.with_name("renamed"))) == before
 
 
 def test_a_test_part_that_was_named_as_such_may_change(photos, tmp_path):

@@ -129,12 +129,20 @@ def test_json_and_pickle_round_trips_are_exact(lr, seed, anchor, n):
         (lambda: LossSpec(name=""), "name of a loss"),
         (lambda: RunSpec.from_json("[]"), "a spec is a JSON object"),
         (lambda: RunSpec.from_dict({"schema": "x"}), "whole number"),
+        (
+            lambda: make(ood=["d/plain", "svhn", "o2/plain.zip"]),
+            "d/plain and o2/plain.zip would share the name 'plain'",
+        ),
         (lambda: RunSpec(data="d", model="m", loss="ce", recipe=Recipe(), seed=0), "must be a LossSpec"),
     ],
 )
 def test_mistakes_are_named(call, message):
     with pytest.raises(SpecError, match=message):
         call()
+
+
+def test_a_source_from_elsewhere_may_be_named_twice_as_in_old_records():
+    assert make(ood=["svhn", "svhn"]).ood == ("svhn", "svhn")
 
 
 def test_a_spec_of_a_newer_version_says_so():

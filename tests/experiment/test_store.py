@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import json
 import math
@@ -14,8 +15,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from gence.experiment import atomic, records
+from gence.experiment.checkpoint import CohortCheckpoint
 from gence.experiment.claims import Claims
 from gence.experiment.environment import commit, environment_record
 from gence.experiment.pack import Pack
@@ -221,6 +224,37 @@ def test_merge_brings_the_predictions(tmp_path):
     store.merge(other)
     assert store.predictions(SPECS[0].key).keys() == {"predicted", "confidence"}
     assert store.check() == other.check()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_merge_brings_predictions_of_runs_that_are_there(tmp_path, packed):
+    key, (trained,) = SPECS[0].key, train(SPECS[:1])
+    without, dropped, other = (Store(tmp_path / name) for name in ("without", "dropped", "other"))
+    without.write(SPECS[0], dataclasses.replace(trained, predictions=None), ENVIRONMENT)
+    dropped.write(SPECS[0], trained, {**ENVIRONMENT, "commit": "def"})
+    shutil.rmtree(dropped.root / "predictions")
+    own_line = dropped.line(key)
+    other.write(SPECS[0], trained, ENVIRONMENT)
+    for store in (without, dropped):
+        if packed:
+            store.pack()
+        report = store.merge(other)
+        assert (report.added, report.same, report.conflicts) == ((), (key,), ())
+        np.testing.assert_equal(store.predictions(key), other.predictions(key))
+        assert store.check().ok
+        assert other.merge(store).same == (key,)
+    assert dropped.line(key) == own_line, "the record had the checksum already"
+
+
+def test_a_checkpoint_whose_runs_are_recorded_is_a_leftover(tmp_path):
+    store = filled(tmp_path, SPECS[:2])
+    over, going_on = (CohortCheckpoint(store.root / "work", specs) for specs in (SPECS[:2], SPECS[1:3]))
+    for checkpoint in (over, going_on):
+        checkpoint.save(1, 1.0, [{"w": torch.ones(1)} for _ in range(2)], [[torch.ones(3)], [torch.ones(3)]])
+    (store.root / "work" / "cohort-cut.safetensors").write_bytes(over.path.read_bytes()[:20])
+    assert store.check().leftovers == (over.path,)
+    store.check(remove_leftovers=True)
+    assert (over.load(), going_on.load() is not None) == (None, True)
 
 
 def test_predictions_are_those_of_the_record_or_an_error(tmp_path, monkeypatch):

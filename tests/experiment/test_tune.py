@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import doctest
 import os
 import subprocess
@@ -7,11 +8,15 @@ import sys
 
 import pytest
 from filelock import FileLock
+from optuna.trial import TrialState
 
 from gence.experiment import search
 from gence.experiment.atomic import StoreError
 from gence.experiment.fields import SpecError
+from gence.experiment.result import RunResult
+from gence.experiment.spec import LossSpec
 from gence.experiment.store import Store
+from gence.experiment.study import Study
 from gence.experiment.tune import TuneReport, TuneSettings, tune, tuned_grid
 from tests.experiment.tiny_trainer import make_specs, train
 
@@ -102,16 +107,51 @@ def test_tuning_stopped_anywhere_goes_on_to_the_same_end(run, tmp_path, base, qu
     assert [tuned.trials for tuned in more.best] == [7, 7, 7]
 
 
-def test_failed_and_diverged_trials_count_against_the_budget(run):
-    def flawed(specs, **options):
-        if any(spec.loss.name == "ce" and spec.recipe.lr > 0.05 for spec in specs):
-            raise FloatingPointError("too fast")
-        return train(specs, **options)
+def test_a_run_that_fails_stops_it_and_uses_up_nothing(run):
+    def unmounted(specs, **options):
+        raise OSError("the data are not mounted")
 
-    report = run(losses=("ce", "gence"), trainer=flawed)
+    undisturbed = run(losses=("ce",))
+    for _ in range(2):
+        report = run(losses=("gence",), trainer=unmounted)
+        assert (report.complete, report.stopped, report.best) == (False, "failed trials", ())
+        assert len(report.failed) == 6
+        assert set(report.failed.values()) == {"OSError: the data are not mounted"}
+    report = run(losses=("ce", "gence"))
+    assert (report.complete, report.failed, report.best[0]) == (True, {}, undisturbed.best[0])
+    assert [tuned.trials for tuned in report.best] == [6, 6]
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "nll"])
+def test_diverged_trials_count_against_the_budget(run, metric):
+    def flawed(specs, **options):
+        """Diverge at high rates: an accuracy, and nothing else."""
+        diverged = RunResult(metrics={"accuracy": 0.25}, status="diverged")
+        found = train(specs, **options)
+        return [diverged if spec.recipe.lr > 0.05 else one for spec, one in zip(specs, found, strict=True)]
+
+    settings = dataclasses.replace(SETTINGS, metric=metric)
+    report = run(losses=("ce", "gence"), trainer=flawed, settings=settings)
     assert report.complete
-    assert report.best[0].changes["recipe.lr"] <= 0.05
-    assert report.best[0].trials == report.best[1].trials == 6
+    assert [tuned.trials for tuned in report.best] == [6, 6]
+    assert {tuned.metric for tuned in report.best} == {metric}
+    assert report.best[0].value > 0.25 if metric == "accuracy" else report.best[0].value < 1e6
+
+
+def test_what_was_spent_is_complete_whatever_happened_before(run, base, tmp_path):
+    first = run(losses=("ce",), settings=dataclasses.replace(SETTINGS, trials=3))
+    # A process killed between asking for a trial and writing down what it changes.
+    study = Study(Store(tmp_path / "store"), base, LossSpec.parse("ce"), SETTINGS).study
+    study.ask()
+    # A trial that an older version gave up because its runs failed.
+    given_up = study.ask()
+    given_up.set_user_attr("changes", study.best_trial.user_attrs["changes"])
+    study.tell(given_up, state=TrialState.FAIL)
+    report = run(losses=("ce",), settings=dataclasses.replace(SETTINGS, trials=4))
+    assert (report.complete, report.best[0].trials) == (True, 4)
+    smaller = run(losses=("ce",), settings=dataclasses.replace(SETTINGS, trials=2))
+    assert first.complete
+    assert (smaller.complete, smaller.best[0].trials) == (True, 4)
 
 
 def test_a_time_limit_stops_it(run, monkeypatch):

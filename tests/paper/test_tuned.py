@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 
@@ -22,13 +23,16 @@ def report(store) -> TuneReport:
     base = table1().selected([ROW])[0].base
     changes = {"recipe.lr": 0.05, "recipe.weight_decay": 0.001, "recipe.warmup_epochs": 5.0}
     best = [
-        TunedLoss(asked=LossSpec.parse("ce"), changes={**changes, "loss": "ce"}, value=0.2, trials=4, pruned=1),
+        TunedLoss(
+            asked=LossSpec.parse("ce"), changes={**changes, "loss": "ce"}, value=0.2, trials=4, pruned=1, budget=4
+        ),
         TunedLoss(
             asked=LossSpec.parse("gence(anchor=tune)"),
             changes={**changes, "loss": LossSpec.parse("gence(anchor=0.3)")},
             value=0.25,
             trials=4,
             pruned=0,
+            budget=4,
         ),
     ]
     made = TuneReport(base=base, seeds=(1000,), best=tuple(best), trials=4, complete=True)
@@ -42,6 +46,38 @@ def test_what_was_tuned_is_kept_and_read_back(writer) -> None:
     assert (found.base, found.seeds, found.trials, found.complete) == (made.base, (1000,), 4, True)
     assert found.best[1].changes["loss"] == "gence(anchor=0.3)"
     assert load_tuned(writer.store, made.base.replace(model="resnet50")) is None
+
+
+def test_tuning_one_more_loss_keeps_what_was_tuned_before(writer) -> None:
+    made = report(writer.store)
+    focal = dataclasses.replace(
+        made.best[0], asked=LossSpec.parse("focal"), metric="nll", budget=2, trials=1, complete=False
+    )
+    save_tuned(writer.store, dataclasses.replace(made, best=(focal,), seeds=(1001,), trials=2, complete=False))
+    found = load_tuned(writer.store, made.base)
+    assert [str(one.asked) for one in found.best] == ["ce", "gence(anchor=tune)", "focal"]
+    assert [(one.metric, one.budget, one.complete) for one in found.best] == [
+        ("accuracy", 4, True),
+        ("accuracy", 4, True),
+        ("nll", 2, False),
+    ]
+    assert (found.seeds, found.complete) == ((1000, 1001), False)
+    better = dataclasses.replace(focal, value=0.4, trials=2, complete=True)
+    save_tuned(writer.store, dataclasses.replace(made, best=(better,), trials=2))
+    found = load_tuned(writer.store, made.base)
+    assert ([one.value for one in found.best], found.complete) == ([0.2, 0.25, 0.4], True)
+    save_tuned(writer.store, dataclasses.replace(made, best=()))  # stopped before the first trial was over
+    assert len(load_tuned(writer.store, made.base).best) == 3
+
+
+def test_files_of_older_versions_are_read(writer) -> None:
+    made = report(writer.store)
+    (path,) = (writer.store.root / "tuned").iterdir()
+    content = json.loads(path.read_text())
+    for one in content["best"]:
+        del one["metric"], one["budget"], one["complete"]
+    path.write_text(json.dumps(content))
+    assert load_tuned(writer.store, made.base).best[0] == made.best[0]
 
 
 def test_the_final_runs_are_the_table_s(writer) -> None:

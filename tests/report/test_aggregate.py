@@ -101,3 +101,17 @@ def test_pooled_reliability_weights_bins_by_their_counts():
     assert math.isnan(accuracy[0])
     assert confidence[1] == pytest.approx(0.75)
     assert accuracy[1] == pytest.approx(0.7)
+
+
+def test_tuned_runs_beside_untuned_ones_are_one_comparison(tmp_path):
+    runs = [(spec(loss, s), {"accuracy": 0.5}) for loss in ("ce", "gence") for s in range(2)]
+    rates = {"ce": 0.3, "gence": 0.2}
+    runs += [(spec(loss, s, **{"recipe.lr": lr}), {"accuracy": 0.6}) for loss, lr in rates.items() for s in range(2)]
+    found = settings(load_rows(store_with(tmp_path / "both", runs)))
+    assert [s.title for s in found] == ["digits, 100 labels, small_cnn", "digits, 100 labels, small_cnn, tuned"]
+    assert [losses_in(s.frame) for s in found] == [["gence", "ce"]] * 2
+    again = [(spec(loss, 0, **{"recipe.lr": lr, "recipe.weight_decay": 0.1}), {"accuracy": 0.6})
+             for loss, lr in rates.items()]  # fmt: skip
+    titles = [s.title for s in settings(load_rows(store_with(tmp_path / "twice", runs + again)))]
+    assert len(set(titles)) == 5  # which rates belong together cannot be known, so each has its own title
+    assert titles[0].startswith("digits, 100 labels, small_cnn, lr ")

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import dataclasses
 import io
 import math
 import os
+import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -10,9 +13,14 @@ import pytest
 import torch
 from PIL import Image
 from rich.console import Console
+from typer.testing import CliRunner
 
+from gence.cli.app import create_app
 from gence.data import DataError
 from gence.experiment.fields import SpecError
+from gence.experiment.recipe import RECIPES
+from gence.experiment.result import RunResult
+from gence.experiment.spec import RunSpec
 from gence.experiment.store import Store, StoreError
 from gence.report.build import build_report, write_report
 from gence.report.choices import choose_device, choose_image_size
@@ -44,9 +52,15 @@ def test_wrong_arguments_are_named_before_anything_is_trained():
         ({"n": 105}, "105 cannot be split evenly over 10 classes"),
         ({"n": "many"}, "n is 'many'"),
         ({"recipe": "tinny"}, "did you mean 'tiny'"),
+        ({"data": "no-such-folder", "model": "small_cn"}, "model is 'small_cn'.*did you mean 'small_cnn'"),
+        ({"data": "no-such-folder", "device": "gpu"}, "device is 'gpu'"),
+        ({"model": "vgg19"}, "vgg19"),
     ]:
-        with pytest.raises((SpecError, DataError), match=message):
+        with pytest.raises(ValueError, match=message):
             plan_comparison(**wrong)
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="sees no GPU here"):
+            plan_comparison("no-such-folder", device="cuda")
     with pytest.raises(DataError, match="no known data set"):
         plan_comparison("no-such-folder")
     with pytest.raises(DataError, match="no known data set"):
@@ -222,8 +236,6 @@ def test_an_empty_store_and_a_file_in_the_way_are_explained(tmp_path, compared):
 
 
 def test_diverged_runs_are_shown_and_not_judged(compared, tmp_path):
-    import dataclasses
-
     store, broken = Store(compared.page.parent / "store"), Store(tmp_path)
     for record in store.records():
         result = record.result
@@ -266,3 +278,96 @@ def test_one_store_for_two_folders_of_one_name(image_folder, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path / "two")
     with pytest.raises(DataError, match=r"name another folder \(--store"):
         compare("photos", **options, store=tmp_path / "store", console=quiet())
+
+
+def test_losses_with_rates_of_their_own_are_drawn_against_the_labels(tmp_path):
+    store = Store(tmp_path)
+    base = {"data": "digits", "model": "small_cnn", "recipe": "tiny"}
+    for loss, lr in (("ce", 0.1), ("gence", 0.05)):
+        for n, seed in ((50, 0), (50, 1), (100, 0), (100, 1)):
+            spec = RunSpec.from_dict({**base, "subset": n, "loss": loss, "seed": seed}).replace(**{"recipe.lr": lr})
+            store.write(spec, RunResult(metrics={"accuracy": n / 200}), {"device": "cpu", "commit": None})
+    chapter = build_report(store).chapters[0]
+    (panel,) = [panel for panel, _ in chapter.panels if panel.name == "s1-accuracy-by-labels"]
+    assert panel.description == "From 50 to 100: GenCE 25.0 to 50.0, CE 25.0 to 50.0."
+    # A second rate of one loss is not mixed into its mean.
+    other = RunSpec.from_dict({**base, "subset": 100, "loss": "ce", "seed": 0}).replace(**{"recipe.lr": 0.2})
+    store.write(other, RunResult(metrics={"accuracy": 0.9}), {"device": "cpu", "commit": None})
+    described = [panel.description for c in build_report(store).chapters for panel, _ in c.panels]
+    assert "From 50 to 100: GenCE 25.0 to 50.0, CE 25.0 to 50.0." in described
+
+
+def test_runs_that_all_diverged_have_no_best_and_no_empty_figures(tmp_path):
+    recipe = RECIPES["tiny"].replace(lr=1e9, epochs=2, warmup_epochs=0)
+    found = compare(losses=["ce", "gence"], seeds=2, recipe=recipe, out=tmp_path, device="cpu", console=quiet())
+    chapter = found.report.chapters[0]
+    assert "2 of 2 of GenCE" in chapter.verdict.headline
+    assert not any(cell.best for row in chapter.tables[0].rows for cell in row.cells)
+    names = {panel.name for panel, _ in chapter.panels}
+    assert "accuracy" in names
+    assert not names & {"nll", "ece", "accuracy-difference"}
+
+
+def test_arguments_may_be_written_as_people_do(image_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    image_folder(["a", "b"], 10)
+    (tmp_path / "other").mkdir()
+    Image.fromarray(np.zeros((8, 8), dtype=np.uint8)).save(tmp_path / "other" / "0.png")
+    options = {"epochs": 1, "batch_size": 4, "device": "cpu"}
+    plan = plan_comparison(Path("photos"), losses="gence(anchor=0.1, prior=train),ce", ood="other", seeds=np.int64(2),
+                           n=np.int64(4), **options)  # fmt: skip
+    assert (plan.base.data, plan.base.ood, plan.seeds, plan.base.subset.n) == ("photos", ("other",), (0, 1), 4)
+    assert [str(loss) for loss in plan.losses] == ["gence(anchor=0.1,prior=train)", "ce"]
+    assert plan_comparison(losses="ce", seeds=np.arange(3), ood=Path("other")).seeds == (0, 1, 2)
+    found = compare(losses="ce", seeds=1, epochs=1, out=tmp_path / "out", files=False, device="cpu", console=quiet())
+    assert found.complete
+    for wrong, message in [
+        ({"seeds": 2.5}, "seeds is 2.5"),
+        ({"seeds": "2"}, "seeds is '2'"),
+        ({"data": 3}, "data is 3"),
+    ]:
+        with pytest.raises(SpecError, match=message):
+            plan_comparison(**wrong)
+
+
+def test_a_package_that_is_not_there_is_named_once(monkeypatch):
+    for package, options, extra in [
+        ("optuna", {"tune_trials": 2}, "tune"),
+        ("tensorboard", {"log": "tensorboard"}, "tensorboard"),
+    ]:
+        monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
+        with pytest.raises(ValueError, match=rf"needs the package {package}.*gence\[{extra}\]"):
+            compare("no-such-folder", **options, console=quiet())
+
+
+def test_figures_of_an_earlier_comparison_do_not_stay(compared, tmp_path):
+    write_report(compared.report, tmp_path)
+    names = {"figures/confusion-3.svg", "figures/auroc-1.png", "tables/runs.md"}
+    assert all((tmp_path / name).exists() for name in names)
+    old = ["figures/s2-accuracy-by-labels.svg", "figures/confusion-9.png", "tables/s2-losses.tex"]
+    own = ["figures/mine.svg", "figures/accuracy.svg.txt", "tables/notes.md", "accuracy.png"]
+    for name in old + own:
+        (tmp_path / name).write_text("x")
+    write_report(compared.report, tmp_path)
+    assert not any((tmp_path / name).exists() for name in old)
+    assert all((tmp_path / name).read_text() == "x" for name in own)
+    assert all((tmp_path / name).exists() for name in names)
+
+
+def test_every_file_of_a_report_is_known_as_one(compared):
+    from gence.report.build import _OWN_FILES
+
+    for part, names in _OWN_FILES.items():
+        assert all(names.fullmatch(path.name) for path in (compared.page.parent / part).iterdir())
+
+
+def test_a_store_with_runs_of_different_images_says_so(compared, tmp_path):
+    store, mixed = Store(compared.page.parent / "store"), Store(tmp_path / "mixed")
+    for record in store.records():
+        data = {**record.result.data, "test": "0" * 64} if record.spec.seed == 2 else record.result.data
+        mixed.write(record.spec, dataclasses.replace(record.result, data=data), record.environment)
+    assert not any("same images" in concern for concern in build_report(store).chapters[0].concerns)
+    (concern,) = [c for c in build_report(mixed).chapters[0].concerns if "same images" in c]
+    assert "the test images of some are others" in concern
+    shown = CliRunner().invoke(create_app(), ["show", str(tmp_path / "mixed")], env={"COLUMNS": "200"})
+    assert "not made from the same images: the test images" in shown.output

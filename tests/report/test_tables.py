@@ -17,7 +17,7 @@ NASTY = "a|b *c* <script> $x_1$ & 50% \\ {y}"
 
 def small_setting():
     rows = [("ce", 0, 0.5, 1.5), ("ce", 1, 0.6, float("nan")), ("gence", 0, 0.75, 1.0)]
-    return Setting("digits", pd.DataFrame(rows, columns=["loss", "seed", "accuracy", "nll"]))
+    return Setting("digits", pd.DataFrame(rows, columns=["loss", "seed", "accuracy", "nll"]).assign(status="done"))
 
 
 def test_missing_cells_say_how_many_there_are():
@@ -80,3 +80,13 @@ def test_titles_and_marks_are_stable():
     marks = marks_for(many)
     assert marks["ce"] == marks_for(["mae", "ce"])["ce"]
     assert len({mark.light for mark in list(marks.values())[:10]}) == 10
+
+
+def test_equal_means_are_marked_alike_and_not_at_all_if_there_is_no_other():
+    rows = [("ce", 0.6), ("gence", 0.6), ("mae", 0.5), ("focal", 0.9)]
+    frame = pd.DataFrame(rows, columns=["loss", "accuracy"]).assign(seed=0, status="done")
+    frame.loc[frame["loss"] == "focal", "status"] = "diverged"  # and so no best, whatever its network guesses
+    marked = {row.loss: row.cells[2].best for row in loss_table(Setting("digits", frame), [ACCURACY]).rows}
+    assert marked == {"gence": True, "ce": True, "mae": False, "focal": False}
+    same = Setting("digits", frame[frame["accuracy"] == 0.6])
+    assert not any(row.cells[2].best for row in loss_table(same, [ACCURACY]).rows)

@@ -5,8 +5,10 @@ import math
 import pandas as pd
 import pytest
 
+from gence.experiment.loss_spec import LossSpec
 from gence.report.concerns import data_concerns, run_concerns
 from gence.report.quantities import ACCURACY, ECE, NLL
+from gence.report.tables import difference_table
 from gence.report.verdict import describe, judge
 
 
@@ -19,6 +21,10 @@ def frame(values, metric="accuracy", **columns):
     return pd.DataFrame(rows)
 
 
+def specs(*losses):
+    return [LossSpec.parse(loss) for loss in losses]
+
+
 CLEAR = {"ce": [0.60, 0.62, 0.61, 0.63, 0.60], "gence": [0.70, 0.73, 0.71, 0.72, 0.71]}
 EVEN = {"ce": [0.60, 0.62, 0.61, 0.63, 0.60], "gence": [0.61, 0.61, 0.62, 0.62, 0.60]}
 
@@ -26,7 +32,7 @@ EVEN = {"ce": [0.60, 0.62, 0.61, 0.63, 0.60], "gence": [0.61, 0.61, 0.62, 0.62, 
 def test_a_clear_difference_is_told_as_one():
     found = judge(frame(CLEAR), quantities=[ACCURACY])
     accuracy = found.of("accuracy")
-    assert accuracy.best == "gence"
+    assert accuracy.best == ("gence",)
     assert accuracy.comparisons["gence"].outcome == "better"
     assert found.headline == "GenCE against CE: better in accuracy."
     assert "GenCE has the best mean, 71.4 ± 1.1 % (n = 5)" in accuracy.sentence()
@@ -47,7 +53,7 @@ def test_five_seeds_cannot_reach_significance_by_ranks_and_it_is_said():
 
 def test_lower_is_better_for_nll():
     found = judge(frame(CLEAR, "nll"), quantities=[NLL])
-    assert found.of("nll").best == "ce"
+    assert found.of("nll").best == ("ce",)
     assert found.of("nll").comparisons["gence"].outcome == "worse"
 
 
@@ -93,13 +99,13 @@ def test_a_store_without_ce_compares_with_its_first_loss():
 
 
 def test_concerns_about_data():
-    few = data_concerns([3, 20], ["cat", "dog"], batch_size=10, losses=["ce"])
+    few = data_concerns([3, 20], ["cat", "dog"], batch_size=10, losses=specs("ce"))
     assert len(few) == 1
     assert "cat (3)" in few[0]
-    narrow = data_concerns([10] * 20, [str(k) for k in range(20)], batch_size=8, losses=["gence"])
+    narrow = data_concerns([10] * 20, [str(k) for k in range(20)], batch_size=8, losses=specs("gence"))
     assert "--batch-size 40" in narrow[0]
-    assert data_concerns([10] * 20, [str(k) for k in range(20)], batch_size=8, losses=["ce"]) == []
-    assert data_concerns([50, 50], ["a", "b"], batch_size=50, losses=["gence"]) == []
+    assert data_concerns([10] * 20, [str(k) for k in range(20)], batch_size=8, losses=specs("ce")) == []
+    assert data_concerns([50, 50], ["a", "b"], batch_size=50, losses=specs("gence")) == []
 
 
 def test_concerns_about_drifting_and_diverged_runs():
@@ -114,3 +120,65 @@ def test_concerns_about_drifting_and_diverged_runs():
     assert divergence.startswith("CE: 1 of 2 runs diverged")
     hidden = rows.assign(**{"marginal_kl": 0.0, "status": "done"})
     assert len(run_concerns(hidden)) == 1  # the offset's gain alone tells
+
+
+def test_losses_whose_means_are_printed_alike_share_the_best():
+    values = {"gence": [0.7, 0.5], "ce": [0.6, 0.6], "focal": [0.5998, 0.6], "mae": [0.1, 0.2]}
+    found = judge(frame(values), quantities=[ACCURACY]).of("accuracy")
+    assert found.best == ("gence", "ce", "focal")
+    assert found.sentence().startswith("Accuracy: GenCE, CE and Focal share the best mean, 60.0 %.")
+
+
+def test_the_same_difference_with_every_seed_is_not_certainty():
+    two = judge(frame({"ce": [0.6, 0.7], "gence": [0.62, 0.72]}), quantities=[ACCURACY])
+    found = two.of("accuracy").comparisons["gence"]
+    assert found.outcome == "no difference seen"
+    assert math.isnan(found.t_p)
+    assert describe(found, ACCURACY) == (
+        "+2.0 points (the same with all 2 seeds, which a t-test cannot judge; corrected signed-rank p = 0.5): "
+        "no difference seen"
+    )
+    cells = [cell.text for cell in difference_table(two).rows[0].cells]
+    assert cells[2:] == ["+2.0", "missing", "missing", "0.500", "2", "no difference seen"]
+    ten = judge(frame({"ce": [0.6] * 10, "gence": [0.62] * 10}), quantities=[ACCURACY]).of("accuracy")
+    assert ten.comparisons["gence"].outcome == "better"
+    assert ten.comparisons["gence"].p == pytest.approx(2 / 2**10)
+
+
+def test_losses_that_never_trained_are_not_judged():
+    rows = frame({"ce": [0.1, 0.1], "gence": [0.1, 0.1], "mae": [0.05, 0.06]})
+    rows["status"] = ["diverged"] * 4 + ["diverged", "done"]
+    found = judge(rows, quantities=[ACCURACY])
+    assert found.headline == (
+        "GenCE against CE: cannot be judged (all runs diverged) in accuracy. "
+        "Runs that diverged: 2 of 2 of GenCE, 2 of 2 of CE, 1 of 2 of MAE."
+    )
+    assert found.of("accuracy").best == ("mae",)
+    assert {c.outcome for c in found.of("accuracy").comparisons.values()} == {"cannot be judged (all runs diverged)"}
+    alone = judge(rows[rows["loss"] != "mae"], quantities=[ACCURACY]).of("accuracy")
+    assert alone.sentence() == "Accuracy: all runs diverged."
+
+
+def test_only_what_can_be_judged_is_counted():
+    one = judge(frame({"ce": [0.7], "mae": [0.5], "focal": [0.6]}), quantities=[ACCURACY]).of("accuracy")
+    assert one.sentence().endswith("With one seed none of the other losses can be judged.")
+    values = {"ce": [0.7, 0.71, 0.72], "mae": [0.69, 0.72, 0.71], "focal": [0.6, math.nan, math.nan]}
+    some = judge(frame(values), quantities=[ACCURACY]).of("accuracy")
+    assert some.sentence().endswith("Of 1 other loss that can be judged, 1 cannot be told apart from it.")
+
+
+def test_an_anchored_loss_is_not_told_to_use_an_anchor():
+    classes = [str(k) for k in range(20)]
+    (narrow,) = data_concerns([10] * 20, classes, batch_size=8, losses=specs("gence(anchor=0.1)", "ce"))
+    assert narrow.endswith("Use --batch-size 40 or more, or a larger anchor.")
+    rows = frame({"gence(anchor=0.1)": [0.1, 0.7]}).assign(marginal_kl=[2.0, 0.0])
+    (drift,) = run_concerns(rows)
+    assert "Use an anchor larger than 0.1, train longer, or fold gence.marginal_offset" in drift
+
+
+@pytest.mark.parametrize(
+    ("losses", "warned"), [(["ce", "focal"], False), (["gence(anchor=0.1)"], False), (["ce", "gence"], True)]
+)
+def test_batches_of_one_row_worry_gence_without_an_anchor_alone(losses, warned):
+    found = data_concerns([10, 10], ["a", "b"], batch_size=1, losses=specs(*losses))
+    assert any("one row" in concern for concern in found) == warned

@@ -42,7 +42,7 @@ def compare(
     image_size: Annotated[
         int | None, typer.Option(min=4, help="Pixels to bring images to. Default: as they are, if small and alike.")
     ] = None,
-    tune: Annotated[int, typer.Option(min=0, help="Tune every loss with this many trials first.")] = 0,
+    tune: Annotated[int, typer.Option(min=0, help="Tune every loss with this many trials first (the extra tune).")] = 0,
     out: Annotated[Path, typer.Option(help="Folder of the report.")] = Path("gence-report"),
     store: Annotated[Path | None, typer.Option(help="Folder of the records. Default: store inside --out.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
@@ -66,7 +66,7 @@ def compare(
     result = run(
         data,
         n=AUTO if n is None else n,
-        losses=DEFAULT_LOSSES if losses is None else split_losses(losses),
+        losses=DEFAULT_LOSSES if losses is None else losses,
         seeds=seeds,
         model=model,
         ood=ood or (),
@@ -86,8 +86,8 @@ def compare(
     if result.report is not None:
         _print_report(console, result.report)
     console.print(f"{result.runs.summary()}.", highlight=False, markup=False)
-    for key, error in result.runs.failed.items():
-        console.print(f"Run {key} failed: {error}", style="red", highlight=False, markup=False)
+    for line in _failures(result.runs.failed):
+        console.print(line, style="red", highlight=False, markup=False)
     if result.page is not None:
         size = result.page.stat().st_size / 1e6
         console.print(
@@ -109,33 +109,22 @@ def report(store: Path, out: Path) -> None:
 
 def show(store: Path) -> None:
     """Print what a store says: for every setting the table of losses and the verdict (``gence show STORE``)."""
+    from gence.experiment.same_data import recorded_checksums
     from gence.experiment.store import Store
     from gence.report.aggregate import load_rows, settings
+    from gence.report.concerns import image_concerns
     from gence.report.verdict import judge
 
-    found = settings(load_rows(Store(store, must_exist=True)))
+    records = Store(store, must_exist=True)
+    found = settings(load_rows(records))
     if not found:
         raise ValueError(f"the store {store} has no finished run")
     console = _stdout()
     for setting in found:
         _print_losses(console, setting)
         console.print(judge(setting.frame).headline, style="bold", highlight=False, markup=False)
-
-
-def split_losses(text: str) -> list[str]:
-    """Return the losses of a comma-separated list; commas inside brackets belong to a loss.
-
-    >>> split_losses("gence(anchor=0.1, prior=train), ce")
-    ['gence(anchor=0.1, prior=train)', 'ce']
-    """
-    parts, depth = [""], 0
-    for character in text:
-        depth += (character == "(") - (character == ")")
-        if character == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return [part.strip() for part in parts if part.strip()]
+        for concern in image_concerns(recorded_checksums(records.line(key)) for key in setting.frame["key"]):
+            console.print(f"Warning: {concern}", style="yellow", highlight=False, markup=False)
 
 
 def _print_report(console: Console, report: Report) -> None:
@@ -148,6 +137,23 @@ def _print_report(console: Console, report: Report) -> None:
             console.print(note, style="dim", highlight=False, markup=False)
         for concern in chapter.concerns:
             console.print(f"Warning: {concern}", style="yellow", highlight=False, markup=False)
+
+
+def _failures(failed: dict[str, str]) -> list[str]:
+    """Return a line for each error, however many runs had it.
+
+    >>> _failures({"0a": "no space left", "0b": "no space left", "0c": "killed"})
+    ['2 runs failed (0a and others): no space left', 'Run 0c failed: killed']
+    """
+    keys: dict[str, list[str]] = {}
+    for key, error in failed.items():
+        keys.setdefault(error, []).append(key)
+    return [
+        f"Run {runs[0]} failed: {error}"
+        if len(runs) == 1
+        else f"{len(runs)} runs failed ({runs[0]} and others): {error}"
+        for error, runs in keys.items()
+    ]
 
 
 def _print_losses(console: Console, setting: Setting) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,6 +55,19 @@ def exit_if_interrupted(stopped: str | None) -> None:
     codes = {"interrupted": 130, "SIGTERM": 143}
     if stopped in codes:
         sys.exit(codes[stopped])
+
+
+@contextmanager
+def cleared_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM end the work as Ctrl-C does, so that folders it works in are removed; the exit code is 143."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _said_by_the_system(error: OSError) -> str:

@@ -61,6 +61,7 @@ def register(app: typer.Typer) -> None:
 
         gence run table1 smoothing ood --dry-run
         """
+        from gence.experiment.ready import check_ready
         from gence.experiment.run import run_grid
         from gence.paper.grids import grid_specs
 
@@ -76,6 +77,7 @@ def register(app: typer.Typer) -> None:
         if dry_run:
             _list(specs, place)
             return
+        check_ready(place.missing(specs), data=engine != "ray")
         print_left_out(source for spec in specs for source in (spec.data, *spec.ood))
         report = run_grid(
             specs,
@@ -113,6 +115,7 @@ def register(app: typer.Typer) -> None:
 
         Example: gence tune table1 --rows cifar100-2000-vgg19 --trials 16
         """
+        from gence.experiment.ready import check_ready
         from gence.experiment.study import TuneSettings
         from gence.experiment.tune import tune as tune_cell
         from gence.paper.grids import grid_specs
@@ -124,6 +127,7 @@ def register(app: typer.Typer) -> None:
         bases = list({base.key: base for base in (spec.replace(loss="ce", seed=0) for spec in specs)}.values())
         asked = [part.strip() for part in losses.split(";") if part.strip()] or list(LOSSES)
         left = _Remaining(time_limit)
+        check_ready(bases, data=engine != "ray")
         for base in bases:
             report = tune_cell(
                 base,
@@ -134,12 +138,17 @@ def register(app: typer.Typer) -> None:
                 **_run_options(engine, workers, cohort_size, device, compile),
             )
             save_tuned(place, report)
-            state = "complete" if report.complete else f"not complete ({report.stopped or 'trials failed'})"
+            state = "complete" if report.complete else f"not complete ({report.stopped})"
             typer.echo(f"{cell_name(base)}: {state}")
             for best in report.best:
                 changes = ", ".join(f"{name} {value}" for name, value in best.changes.items())
                 typer.echo(f"  {best.asked}: {best.value:.4f} after {best.trials} of {trials} trials; {changes}")
+            for key, error in report.failed.items():
+                typer.echo(f"{key} failed: {error}", err=True)
             exit_if_interrupted(report.stopped)
+            if report.failed:
+                typer.echo("the trials of failed runs wait: mend the cause, and the same command goes on", err=True)
+                raise typer.Exit(1)
             if report.stopped:
                 return
 

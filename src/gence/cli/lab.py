@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gence.cli.errors import check_out
+from gence.cli.errors import check_out, cleared_on_sigterm
 from gence.cli.settings import print_left_out, read_names, read_settings
 
 if TYPE_CHECKING:
@@ -97,16 +97,22 @@ def register(app: typer.Typer) -> None:
         ood: _Ood = "",
         device: _Device = "auto",
     ) -> None:
-        """Judge a trained network on the test part of a source.
+        """Judge a trained network on the test part of a source, or on all of a new one that has no such part.
 
         Example: gence evaluate model.safetensors --data cifar10 --ood svhn
         """
+        from gence.experiment.judged import images_to_judge
+        from gence.experiment.ood_names import check_ood_names
         from gence.experiment.predict import evaluate_model, load_model
 
         trained = load_model(model, device)
         source = data or trained.spec.data
-        metrics = evaluate_model(trained, source, read_names(ood), progress=True)
+        outside = read_names(ood)
+        check_ood_names(outside)
+        images = images_to_judge(trained, source, progress=True)
+        metrics = evaluate_model(trained, images, outside, progress=True)
         _print_metrics(metrics, f"{model.name} on {source}")
+        typer.echo(f"{len(images)} images were judged")
 
     @app.command()
     def predict(
@@ -179,7 +185,8 @@ def _train(spec: RunSpec, device: str, save: Path | None, store: Path | None, lo
     if save is not None:
         save.parent.mkdir(parents=True, exist_ok=True)
     board = None if log is None else TensorBoardLog(log, [spec])
-    with TemporaryDirectory(dir=None if save is None else save.parent, prefix=".gence-") as models, _bar() as show:
+    folder = None if save is None else save.parent
+    with cleared_on_sigterm(), TemporaryDirectory(dir=folder, prefix=".gence-") as models, _bar() as show:
 
         def on_epoch(progress: CohortProgress) -> None:
             show(progress)

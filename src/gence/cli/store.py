@@ -46,7 +46,7 @@ def register(app: typer.Typer) -> None:
     def check(
         store: _Folder,
         remove_leftovers: Annotated[
-            bool, typer.Option("--remove-leftovers", help="Delete what killed processes left.")
+            bool, typer.Option("--remove-leftovers", help="Delete what stopped processes left.")
         ] = False,
     ) -> None:
         """Read every record and say which are not as they were written.
@@ -58,7 +58,7 @@ def register(app: typer.Typer) -> None:
         report = Store(store, must_exist=True).check(remove_leftovers=remove_leftovers)
         for problem in report.problems:
             typer.echo(problem, err=True)
-        state = "removed" if remove_leftovers else "left by killed processes"
+        state = "removed" if remove_leftovers else "left by stopped processes"
         leftovers = f", {len(report.leftovers)} files {state}" if report.leftovers else ""
         typer.echo(f"{report.sound} records are sound, {len(report.problems)} problems{leftovers}")
         if not report.ok:

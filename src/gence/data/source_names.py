@@ -10,15 +10,17 @@ from gence.data.known import KNOWN
 HUB_PREFIX = "hf:"
 
 
-def plain_source(source: str) -> str:
+def plain_source(source: str | os.PathLike[str]) -> str:
     """The one spelling of a source: a path without "./" in front, "/" behind and "//" inside; names stay as they are.
+
+    A text may be a name; a path object is always a path.
 
     >>> plain_source("photos/"), plain_source("./photos"), plain_source("cifar10")
     ('photos', 'photos', 'cifar10')
     >>> plain_source("./digits/")  # a folder that has the name of a data set
     './digits'
     """
-    if not source or _is_name(source):
+    if isinstance(source, str) and (not source or _is_name(source)):
         return source
     plain = str(Path(source))
     return f".{os.sep}{plain}" if _is_name(plain) else plain

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gence._version import __version__
 from gence.experiment import atomic
+from gence.experiment.leftovers import CHECKPOINT_PREFIX, RUNS_NOTE
 from gence.experiment.same_data import changed_parts
 from gence.experiment.spec import RunSpec
 
@@ -41,7 +42,8 @@ class CohortCheckpoint:
 
     def __init__(self, folder: Path, specs: Sequence[RunSpec], data: Mapping[str, str] | None = None) -> None:
         name = hashlib.sha256("/".join(spec.key for spec in specs).encode()).hexdigest()[:16]
-        self.path = folder / f"cohort-{name}.safetensors"
+        self.path = folder / f"{CHECKPOINT_PREFIX}{name}.safetensors"
+        self._runs = [spec.key for spec in specs]
         self._data = dict(data or {})
 
     def save(self, epoch: int, elapsed_s: float, tensors: list[dict[str, Tensor]], sums: list[list[Tensor]]) -> None:
@@ -49,7 +51,7 @@ class CohortCheckpoint:
         flat = {f"run{i}/{name}": value for i, run in enumerate(tensors) for name, value in run.items()}
         flat |= {f"sums{i}": torch.stack(run) for i, run in enumerate(sums)}
         notes = {"epoch": str(epoch), "elapsed_s": str(elapsed_s), "gence": __version__}
-        write_tensors(self.path, flat, {**notes, "data": json.dumps(self._data)})
+        write_tensors(self.path, flat, {**notes, "data": json.dumps(self._data), RUNS_NOTE: json.dumps(self._runs)})
 
     def load(self) -> SavedCohort | None:
         """The state that was saved, or None; a file that cannot be read was never finished and is not used."""

@@ -13,6 +13,12 @@ def resolve_device(device: str) -> torch.device:
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    place = check_device(device)
+    return torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else place
+
+
+def check_device(device: str) -> torch.device:
+    """The torch device of a name other than "auto"; an error if it is none, or not here. No GPU is touched."""
     expected = "expected 'auto', 'cpu', 'cuda' or 'cuda:1'"
     try:
         place = torch.device(device)
@@ -22,4 +28,4 @@ def resolve_device(device: str) -> torch.device:
         raise ValueError(f"device is {device!r}; {expected}")
     if place.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device is {device!r}, but PyTorch sees no GPU here; use 'cpu', or 'auto' for what there is")
-    return torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else place
+    return place

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gence.data.augment import normalize
+from gence.experiment.ood_names import check_ood_names, ood_name
 from gence.experiment.problem import Problem
 from gence.losses import marginal_offset
 from gence.metrics import (
@@ -69,13 +70,12 @@ def predict_logits(model: nn.Module, images: Tensor, mean: Tensor, std: Tensor) 
 
 def evaluate(model: nn.Module, problem: Problem) -> Evaluation:
     """Judge a network on its problem, and once more after the ``marginal_offset`` of its training logits."""
+    check_ood_names(problem.ood)
     logits = predict_logits(model, problem.judged.images, problem.mean, problem.std)
     train_logits = predict_logits(model, problem.train.images, problem.mean, problem.std)
     ood = {
         ood_name(name): predict_logits(model, images, problem.mean, problem.std) for name, images in problem.ood.items()
     }
-    if len(ood) < len(problem.ood):
-        raise ValueError(f"ood: {', '.join(problem.ood)} would share a name in the results; rename one of the files")
     labels = problem.judged.labels
     if not all(bool(values.isfinite().all()) for values in (logits, train_logits, *ood.values())):
         accuracy = float((logits.argmax(1) == labels).double().mean())  # of what argmax makes of NaN: about chance
@@ -114,18 +114,6 @@ def evaluate(model: nn.Module, problem: Problem) -> Evaluation:
         "confidence": confidence.cpu().numpy().astype(np.float16),
     }
     return Evaluation(metrics=metrics, tables=tables, predictions=predictions, offset=offset)
-
-
-def ood_name(source: str) -> str:
-    """A short name for an OOD source: the last part of a path without its ending.
-
-    >>> ood_name("data/svhn-test.zip"), ood_name("cifar100")
-    ('svhn-test', 'cifar100')
-    """
-    stem = source.rstrip("/").rsplit("/", 1)[-1]
-    for ending in (".zip", ".tar.gz", ".tgz", ".tar"):
-        stem = stem.removesuffix(ending)
-    return stem
 
 
 def score(logits: Tensor, labels: Tensor, ood: dict[str, Tensor]) -> dict[str, float]:

@@ -105,9 +105,7 @@ def parse_grid(document: Mapping[str, Any]) -> list[RunSpec]:
     """Return the runs of a grid given as the tables of a TOML document."""
     check_keys("the grid", document, (*_PARTS, *_NAMES, "grid"))
     names = _OwnNames.from_tables(document)
-    tables = document.get("grid", [])
-    if not isinstance(tables, list):
-        raise SpecError("grid must be an array of tables, written [[grid]]")
+    tables = _tables("grid", document.get("grid", []))
     alone = {name: document[name] for name in _PARTS if name in document}
     if alone:
         tables = [alone, *tables]
@@ -117,12 +115,12 @@ def parse_grid(document: Mapping[str, Any]) -> list[RunSpec]:
     for table in tables:
         check_keys("a grid", table, _PARTS)
         grid = Grid(
-            base=names.resolved(table.get("base", {})),
+            base=names.resolved(_table("base", table.get("base", {}))),
             product={
                 name: [names.value(name, value) for value in _axis(name, values)]
-                for name, values in table.get("product", {}).items()
+                for name, values in _table("product", table.get("product", {})).items()
             },
-            include=[names.resolved(changes) for changes in table.get("include", [])],
+            include=[names.resolved(changes) for changes in _tables("include", table.get("include", []))],
         )
         runs |= {run.key: run for run in grid.specs()}
     return list(runs.values())
@@ -149,17 +147,23 @@ class _OwnNames:
 
     @classmethod
     def from_tables(cls, document: Mapping[str, Any]) -> _OwnNames:
+        from gence.losses.registry import LOSSES
+
+        given = {kind: _table(kind, document.get(kind, {})) for kind in _NAMES}
+        # A loss may be named with parameters: ce(label_smoothing=0.1).
+        _check_free("recipe", given["recipes"], RECIPES)
+        _check_free("subset", given["subsets"], ("all",))
+        _check_free("loss", (name.partition("(")[0].strip() for name in given["losses"]), LOSSES)
         recipes: dict[str, Recipe] = {}
-        for name, table in document.get("recipes", {}).items():
-            if name in RECIPES:
-                raise SpecError(f"the grid's recipe {name!r} has the name of a built-in one; call it something else")
-            base = recipes.get(table.get("base", ""))
+        for name in given["recipes"]:
+            table = _table(f"recipes.{name}", given["recipes"][name])
+            base = recipes.get(str(table.get("base", "")))
             changes = {field: value for field, value in table.items() if field != "base"}
             recipes[name] = Recipe.from_dict(table) if base is None else base.replace(**changes)
         return cls(
             recipes=recipes,
-            subsets={name: Subset.from_value(value) for name, value in document.get("subsets", {}).items()},
-            losses={name: LossSpec.from_value(value) for name, value in document.get("losses", {}).items()},
+            subsets={name: Subset.from_value(value) for name, value in given["subsets"].items()},
+            losses={name: LossSpec.from_value(value) for name, value in given["losses"].items()},
         )
 
     def resolved(self, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -169,7 +173,7 @@ class _OwnNames:
         """Return a field's value with the grid's own names replaced by what they stand for."""
         if name == "recipe" and isinstance(value, str):
             return self.recipes[value] if value in self.recipes else named_recipe(value)
-        if name == "recipe" and isinstance(value, Mapping) and value.get("base") in self.recipes:
+        if name == "recipe" and isinstance(value, Mapping) and str(value.get("base", "")) in self.recipes:
             return self.recipes[value["base"]].replace(**{k: v for k, v in value.items() if k != "base"})
         if name == "loss" and isinstance(value, str):
             return self.losses.get(value, value)
@@ -187,3 +191,24 @@ def _axis(name: str, values: Any) -> list[Any]:
     if not listed:
         raise SpecError(f"product.{name} is empty: the product would have no runs")
     return listed
+
+
+def _table(name: str, value: Any) -> Mapping[str, Any]:
+    """Return a table of the file, or say how one is written."""
+    if not isinstance(value, Mapping):
+        raise SpecError(f"{name} must be one table, written [{name}] with its fields below; got {value!r}")
+    return value
+
+
+def _tables(name: str, value: Any) -> Sequence[Mapping[str, Any]]:
+    """Return an array of tables of the file, or say how one is written."""
+    if not isinstance(value, list | tuple) or not all(isinstance(one, Mapping) for one in value):
+        raise SpecError(f"{name} must be an array of tables, each written [[{name}]]; got {value!r}")
+    return value
+
+
+def _check_free(kind: str, names: Iterable[str], taken: Iterable[str]) -> None:
+    """Raise `SpecError` for a name of the grid's own that means something already."""
+    for name in names:
+        if name in taken:
+            raise SpecError(f"the grid's {kind} {name!r} has the name of a built-in one; call it something else")

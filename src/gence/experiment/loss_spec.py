@@ -90,8 +90,11 @@ class LossSpec:
             return cls.parse(value)
         if not isinstance(value, Mapping) or "name" not in value:
             raise SpecError(f"loss is {value!r}; expected a name, name(param=value), or a table with a name")
+        params = value.get("params", {})
+        if not isinstance(params, Mapping):
+            raise SpecError(f"the params of loss {value['name']!r} are {params!r}; expected a table")
         flat = {name: item for name, item in value.items() if name not in ("name", "params")}
-        return cls(name=value["name"], params={**value.get("params", {}), **flat})
+        return cls(name=value["name"], params={**params, **flat})
 
 
 def check_numbers(loss: LossSpec, *, may_tune: bool = False) -> None:

@@ -12,18 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gence.data import DataError, ImageSet, load, load_images
+from gence.data import DataError, ImageSet, load_images
 from gence.data.archives import open_container
 from gence.data.containers import Container, is_ignored
 from gence.data.decode import decode_all, decode_image
 from gence.data.layout import IMAGE_SUFFIXES
-from gence.data.source_names import same_source
-from gence.data.sources import has_own_test_part
 from gence.experiment import atomic
 from gence.experiment.checkpoint import read_tensors
 from gence.experiment.device import resolve_device
-from gence.experiment.evaluate import ood_name, predict_logits, score
-from gence.experiment.same_data import changed_parts, data_checksums
+from gence.experiment.evaluate import predict_logits, score
+from gence.experiment.judged import images_to_judge
+from gence.experiment.ood_names import check_ood_names, ood_name
 from gence.experiment.spec import RunSpec
 from gence.models import ImageClassifier, create_model
 
@@ -59,8 +58,12 @@ class TrainedModel:
         return predict_logits(self.classifier, images.to(self.mean.device), self.mean, self.std)
 
     def probabilities(self, images: Tensor, *, offset: bool = False) -> Tensor:
-        """Softmax of the logits, (n, K); with ``offset``, of the logits plus the class offsets."""
-        logits = self.logits(images)
+        """Softmax of the logits, (n, K); with ``offset``, of the logits plus the class offsets.
+
+        Raises:
+            ValueError: the logits are NaN or infinite, as those of a network that diverged.
+        """
+        logits = _finite(self.logits(images))
         return (logits + self.required_offset() if offset else logits).softmax(1)
 
     def required_offset(self) -> Tensor:
@@ -122,52 +125,36 @@ def load_model(path: str | Path, device: str = "auto") -> TrainedModel:
 
 def evaluate_model(
     model: TrainedModel,
-    data: str,
+    data: str | ImageSet,
     ood: Sequence[str] = (),
     *,
     cache_dir: Path | None = None,
     progress: bool = False,
 ) -> dict[str, float]:
-    """Metrics of a trained network on a source's test part, raw and, under "offset/...", after the class offsets.
+    """Metrics of a trained network, raw and, under "offset/...", after the class offsets.
 
     Args:
         model: the network.
-        data: a source with the network's classes; its images are brought to the network's size and channels.
+        data: a source, of which `images_to_judge` are judged, or these images themselves.
         ood: sources of out-of-distribution images.
         cache_dir: where decoded images are kept.
         progress: a bar on stderr while images are decoded or downloaded.
 
     Raises:
-        DataError: the source cannot be read; or it is the one the network was trained on, and has changed since, so
-            that images of its test part may have been trained on.
-        ValueError: the classes differ from the network's.
+        DataError: a source cannot be read, or may not be judged; see `images_to_judge`.
+        SpecError: two OOD sources have one name.
+        ValueError: the classes differ from the network's, or the network diverged.
     """
+    check_ood_names(ood)
     channels, height, _ = model.image_shape
-    # The data it was trained on is in the cache as it was read then.
-    own = same_source(data, model.spec.data)
-    splits = load(data, image_size=model.spec.image_size if own else height, cache_dir=cache_dir, progress=progress)
-    changed = changed_parts(model.data, data_checksums(splits)) if own else []
-    # One part as it was is enough: the test images, or all that were trained on, are then where they were.
-    if len(changed) == 2 and not has_own_test_part(data):
-        raise DataError(
-            f"{data} is not what it was when the model was trained: {' and '.join(changed)} are others now, and images "
-            "that are split off for testing may have been trained on; train again, or name a folder of new images "
-            "with --data"
-        )
-    test = splits.test.with_channels(channels)
-    if test.classes != model.classes:
-        only = sorted(set(test.classes) ^ set(model.classes))
-        raise ValueError(
-            f"data: {data} has {len(test.classes)} classes and the model {len(model.classes)}, which must be the same; "
-            f"in one of them only: {', '.join(only[:5])}{', ...' if len(only) > 5 else ''}"
-        )
-    logits, labels = model.logits(test.images), test.labels.to(model.mean.device)
+    test = images_to_judge(model, data, cache_dir=cache_dir, progress=progress) if isinstance(data, str) else data
+    logits, labels = _finite(model.logits(test.images)), test.labels.to(model.mean.device)
     outside = {}
     for name in ood:
         found = load_images(
             name, "test", image_size=height, channels=channels, cache_dir=cache_dir, progress=progress
         )  # fmt: skip
-        outside[ood_name(name)] = model.logits(found.images)
+        outside[ood_name(name)] = _finite(model.logits(found.images))
     metrics = score(logits, labels, outside)
     if model.offset is not None:
         shifted = {name: values + model.offset for name, values in outside.items()}
@@ -191,6 +178,7 @@ def predict_folder(
 
     Raises:
         DataError: there is no image, or one cannot be read.
+        ValueError: the network diverged.
     """
     path = Path(folder).expanduser()
     if not path.exists():
@@ -233,6 +221,15 @@ def write_predictions(
                 writer.writerow([name, model.classes[best], shown[best], *shown])
             count += len(names)
     return count
+
+
+def _finite(logits: Tensor) -> Tensor:
+    if not bool(logits.isfinite().all()):
+        raise ValueError(
+            "this network diverged in training: its outputs are NaN or infinite, and predict nothing; train it again, "
+            "with a lower recipe.lr or a warm-up"
+        )
+    return logits
 
 
 def _decoded(container: Container, names: list[str], shape: tuple[int, int, int], title: str | None) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import threading
@@ -19,6 +20,7 @@ from gence.experiment.claims import STALE_AFTER_S, Claims
 from gence.experiment.engines import Capacity, Control, Engine, create_engine
 from gence.experiment.failures import Failures
 from gence.experiment.plan import Plan
+from gence.experiment.same_data import check_recorded_data
 from gence.experiment.spec import RunSpec
 from gence.experiment.store import Store
 from gence.experiment.work import DEFAULT_TRAINER, Task, Trainer, WorkOptions
@@ -106,19 +108,22 @@ def run_grid(
         stale_after_s: age at which another machine's claim may be taken over.
 
     Raises:
+        DataError: if a run of the grid was recorded from other images than those at hand.
         StoreError: if the store cannot be written.
-        ValueError: if an option makes no sense.
+        ValueError: if an option makes no sense, or names a device that is not here.
     """
     started = time.monotonic()
     store = store if isinstance(store, Store) else Store(store)
     engine = create_engine(engine) if isinstance(engine, str) else engine
-    if time_limit is not None and time_limit <= 0:
+    if time_limit is not None and not 0 < time_limit < math.inf:
         raise ValueError(f"time_limit is {time_limit}; expected a positive number of seconds")
     if max_attempts < 1:
         raise ValueError(f"max_attempts is {max_attempts}; expected at least 1")
+    capacity = engine.capacity(device)  # before anything is counted as failed: a device that is not here is an error
     store.ensure_writable()
     wanted = list({spec.key: spec for spec in specs}.values())
     missing = store.missing(wanted)
+    check_recorded_data(wanted, store, cache_dir)
     failures = Failures(store.root)
     gone = {} if retry_failed else _given_up(missing, failures, max_attempts)
     if retry_failed:
@@ -126,7 +131,7 @@ def run_grid(
             failures.forget(spec.key)
     plan = Plan(
         (spec for spec in missing if spec.key not in gone),
-        cohort_size=_cohort_size(cohort_size, engine.capacity(device), len(missing)),
+        cohort_size=_cohort_size(cohort_size, capacity, len(missing)),
         max_attempts=max_attempts,
         failures=failures,
         peers=_peers(wanted),

@@ -3,19 +3,27 @@
 A run's key has the name of its data, not their contents: a folder may change under its name. So every record and every
 saved network has the checksums of its images, and whoever would use it in place of training compares them first. What
 was made before there were checksums is taken as it is.
+
+What reads images is imported where it is needed: the driver of a grid does without torch.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gence.data import DataError, DataSplits, ImageSet, load, load_images
-from gence.data.sources import container_paths
 from gence.experiment.records import Record
 from gence.experiment.spec import RunSpec
+from gence.experiment.store import Store
+
+if TYPE_CHECKING:
+    from gence.data import DataSplits, ImageSet
 
 _OOD = "ood/"
+_CHECKSUMS = re.compile(rb'"data":(\{[^{}]*\})')  # as records are written; a spec's own "data" is a name
 _IN_WORDS = {"train": "the training images", "test": "the test images"}
 
 
@@ -32,6 +40,9 @@ def data_checksums(splits: DataSplits, ood: Mapping[str, ImageSet] | None = None
 
 def checksums_at_hand(spec: RunSpec, cache_dir: Path | None = None) -> dict[str, str]:
     """The checksums of a run's images, as far as its folders and archives are here; nothing is downloaded."""
+    from gence.data import DataError, load, load_images
+    from gence.data.sources import container_paths
+
     try:
         if not container_paths(spec.data, None):
             return {}
@@ -73,8 +84,39 @@ def check_same_data(records: Iterable[Record], found: Mapping[str, str], store: 
     for record in records:
         changed = changed_parts(record.result.data, found)
         if changed:
+            from gence.data import DataError
+
             raise DataError(
                 f"{record.spec.data} is not what it was when the run {record.key} in {store} was made: "
                 f"{' and '.join(changed)} are others now, and results on different images cannot stand side by side; "
                 "name another folder (--store, or --out for a comparison), or remove the old records"
             )
+
+
+def recorded_checksums(line: bytes) -> dict[str, str]:
+    """The checksums of a run's images from its record as it is stored, without parsing it: there may be thousands."""
+    found = _CHECKSUMS.search(line)
+    return json.loads(found[1]) if found else {}
+
+
+def check_recorded_data(specs: Iterable[RunSpec], store: Store, cache_dir: Path | None = None) -> None:
+    """Raise `DataError` if one of these runs is recorded, and was made from other images than those at hand.
+
+    Args:
+        specs: the runs, recorded or not.
+        store: where the records are.
+        cache_dir: where decoded images are kept.
+    """
+    at_hand: dict[tuple[str, int | None, tuple[str, ...]], dict[str, str]] = {}
+    present = store.keys()
+    for spec in specs:
+        if spec.key not in present:
+            continue
+        checksums = recorded_checksums(store.line(spec.key))
+        if not checksums:
+            continue
+        images = (spec.data, spec.image_size, spec.ood)
+        if images not in at_hand:  # the images of a source are read once
+            at_hand[images] = checksums_at_hand(spec, cache_dir)
+        if changed_parts(checksums, at_hand[images]):
+            check_same_data([store.read(spec.key)], at_hand[images], store.root)

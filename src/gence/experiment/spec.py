@@ -27,6 +27,7 @@ from gence.experiment.fields import (
     normalise_fields,
 )
 from gence.experiment.loss_spec import LossSpec
+from gence.experiment.ood_names import check_ood_names
 from gence.experiment.recipe import SIDE_BY_SIDE_FIELDS, Recipe, named_recipe
 
 __all__ = ["SCHEMA_VERSION", "LossSpec", "RunSpec", "Subset", "canonical_json"]
@@ -110,6 +111,7 @@ class RunSpec:
         check_choice("RunSpec.evaluate_on", self.evaluate_on, _SPLITS)
         if self.seed < 0:
             raise SpecError(f"RunSpec.seed must not be negative, got {self.seed}")
+        check_ood_names(self.ood)
         if self.evaluate_on == "val" and self.subset.val_fraction == 0:
             raise SpecError('RunSpec.evaluate_on is "val", but subset.val_fraction is 0: there is nothing held out')
 

@@ -22,6 +22,7 @@ from gence.experiment import atomic, records
 from gence.experiment.atomic import StoreError
 from gence.experiment.environment import environment_record
 from gence.experiment.index import cached_rows
+from gence.experiment.leftovers import leftovers
 from gence.experiment.pack import Pack
 from gence.experiment.predictions import Predictions
 from gence.experiment.records import Record
@@ -49,7 +50,7 @@ class MergeReport:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What a check found: how many records are sound, what is wrong, and files left by killed processes."""
+    """What a check found: how many records are sound, what is wrong, and files that nobody will use again."""
 
     sound: int = 0
     problems: tuple[str, ...] = ()
@@ -167,7 +168,10 @@ class Store:
         return len(frame)
 
     def merge(self, other: Store) -> MergeReport:
-        """Take over the records (and predictions) of another store; of two that differ the older is kept."""
+        """Take over the records (and predictions) of another store; of two that differ the older is kept.
+
+        Of two that agree, the one whose predictions were kept.
+        """
         added, same, conflicts = [], [], []
         mine = self.keys()
         for key in sorted(other.keys()):
@@ -179,6 +183,8 @@ class Store:
                 continue
             own_outcome, own_created = records.outcome_of(self.line(key), self._where(key))
             if outcome == own_outcome:
+                if other._predictions.exist(key) and not self._predictions.exist(key):
+                    self._take_predictions(key, theirs, other)
                 same.append(key)
                 continue
             conflicts.append(key)
@@ -217,11 +223,11 @@ class Store:
                 problems.append(str(error))
         problems += [f"{path} is not where and named as a record is" for path in self._strangers()]
         problems += self._pack.strangers()
-        leftovers = tuple(sorted(self.root.rglob(f"{atomic.TEMPORARY_PREFIX}*")))
+        unused = tuple(leftovers(self.root, {*loose, *self._pack}))
         if remove_leftovers:
-            for path in leftovers:
+            for path in unused:
                 path.unlink(missing_ok=True)
-        return CheckReport(sound=sound, problems=tuple(problems), leftovers=leftovers)
+        return CheckReport(sound=sound, problems=tuple(problems), leftovers=unused)
 
     @property
     def pack_path(self) -> Path:
@@ -272,3 +278,14 @@ class Store:
             self._record_path(key).unlink(missing_ok=True)
         else:
             atomic.replace(self._record_path(key), line + b"\n")
+
+    def _take_predictions(self, key: str, line: bytes, other: Store) -> None:
+        """Have the predictions of another store's record that agrees with this store's own."""
+        own, theirs = (
+            records.verified_run(one, where)[1]["predictions"]
+            for one, where in ((self.line(key), self._where(key)), (line, other._where(key)))
+        )
+        if own == theirs:
+            self._predictions.take(key, other._predictions)
+        else:
+            self._take(key, line, other)  # the record has the predictions' checksum, so they come with theirs

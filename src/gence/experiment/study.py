@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gence.experiment.fields import SpecError, check_choice
-from gence.experiment.run import RunReport
 from gence.experiment.search import suggested
 from gence.experiment.spec import LossSpec, RunSpec, canonical_json
 from gence.experiment.store import Store
@@ -33,8 +32,11 @@ class TunedLoss:
         asked: the loss as it was asked for.
         changes: what the trial changed in the base: rate, weight decay, warm-up and the loss's own parameters.
         value: the metric on the held-out part, mean over the tuning seeds.
-        trials: how many trials the loss has had; pruned and failed ones count.
+        trials: how many trials the loss has had; pruned ones count.
         pruned: how many of them were pruned.
+        metric: what was tuned for.
+        budget: how many trials the loss was to have; None if that is not known.
+        complete: whether it had them all.
     """
 
     asked: LossSpec
@@ -42,6 +44,9 @@ class TunedLoss:
     value: float
     trials: int
     pruned: int
+    metric: str = "accuracy"
+    budget: int | None = None
+    complete: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,8 +101,12 @@ class Study:
         )
 
     def spent(self) -> int:
-        """Trials that are over, however they ended."""
-        return sum(trial.state.is_finished() for trial in self.study.get_trials(deepcopy=False))
+        """Trials that are over."""
+        return sum(trial.state.is_finished() for trial in self._trials())
+
+    def specs(self) -> list[RunSpec]:
+        """The runs of all trials so far, at every rung."""
+        return [spec for rung in self.settings.rungs for spec in Batch(self, self._trials()).specs(rung)]
 
     def next_batch(self) -> Batch | None:
         """Return the trials to do now: those a killed process left, and new ones up to the budget."""
@@ -109,7 +118,7 @@ class Study:
         for trial in trials:
             if not trial.state.is_finished() and _CHANGES not in trial.user_attrs:
                 self.study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
-        missing = self.settings.trials - self._begun()
+        missing = self.settings.trials - len(self._trials())
         # New trials only when the old ones are over, so that a restart changes nothing about what is proposed.
         for _ in range(0 if pending else min(missing, self.settings.batch)):
             # A sampler with one seed would propose the same first trials again after each restart.
@@ -124,22 +133,26 @@ class Study:
         pending = [t for t in self.study.get_trials(deepcopy=False) if not t.state.is_finished()]
         return Batch(self, pending) if pending else None
 
-    def _begun(self) -> int:
-        return sum(_CHANGES in trial.user_attrs for trial in self.study.get_trials(deepcopy=False))
+    def _trials(self) -> list[optuna.trial.FrozenTrial]:
+        """The trials that count: begun, and not given up because their process was killed or their runs failed."""
+        trials = self.study.get_trials(deepcopy=False)
+        return [trial for trial in trials if _CHANGES in trial.user_attrs and trial.state.name != "FAIL"]
 
     def best(self) -> TunedLoss | None:
         """Return the best finished trial."""
-        trials = [t for t in self.study.get_trials(deepcopy=False) if _CHANGES in t.user_attrs]
-        whole = [t for t in trials if t.state.name == "COMPLETE"]
-        if not whole:
+        trials = self._trials()
+        if not any(t.state.name == "COMPLETE" for t in trials):
             return None
         best = self.study.best_trial
         return TunedLoss(
             asked=self.loss,
             changes=json.loads(best.user_attrs[_CHANGES]),
             value=float(best.value) if best.value is not None else math.nan,
-            trials=sum(t.state.is_finished() for t in trials),
+            trials=self.spent(),
             pruned=sum(t.state.name == "PRUNED" for t in trials),
+            metric=self.settings.metric,
+            budget=self.settings.trials,
+            complete=self.spent() >= self.settings.trials,
         )
 
 
@@ -154,16 +167,13 @@ class Batch:
         """Return the runs of the trials that are still in, at a fraction of the epochs."""
         return [spec for trial in self._open for spec in self._runs(trial, rung)]
 
-    def judge(self, rung: float, report: RunReport) -> None:
-        """Tell Optuna how the trials did; the hopeless ones end here."""
+    def judge(self, rung: float) -> None:
+        """Tell Optuna how the trials did, whose runs are all recorded; the hopeless ones end here."""
         import optuna
 
         study, still_open = self._study.study, []
         for frozen in self._open:
             runs = self._runs(frozen, rung)
-            if any(spec.key in report.failed for spec in runs):
-                study.tell(frozen.number, state=optuna.trial.TrialState.FAIL)
-                continue
             value = self._value(runs)
             if rung == 1:
                 study.tell(frozen.number, value)
@@ -198,7 +208,8 @@ class Batch:
 
     def _value(self, runs: Sequence[RunSpec]) -> float:
         metric = self._study.settings.metric
-        values = [self._study.store.read(spec.key).result.metrics[metric] for spec in runs]
+        # A run that diverged has an accuracy, and may have nothing else.
+        values = [self._study.store.read(spec.key).result.metrics.get(metric, math.nan) for spec in runs]
         return sum(v if math.isfinite(v) else METRICS[metric][1] for v in values) / len(values)
 
 

@@ -11,7 +11,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from gence.experiment.atomic import StoreError
 from gence.experiment.fields import SpecError
 from gence.experiment.grid import check_losses
 from gence.experiment.run import run_grid
+from gence.experiment.same_data import check_recorded_data
 from gence.experiment.spec import LossSpec, RunSpec
 from gence.experiment.store import Store
 from gence.experiment.study import Study, TunedLoss, TuneSettings
@@ -38,7 +39,8 @@ class TuneReport:
         best: one entry a loss, in the order given; losses without a finished trial are absent.
         trials: the budget of each loss.
         complete: whether every loss had its whole budget.
-        stopped: why it ended early, or None.
+        stopped: why it ended early ("failed trials", "time limit", "interrupted"), or None.
+        failed: keys of the runs that failed, with the error; their trials wait, and the same call tries them again.
     """
 
     base: RunSpec
@@ -47,6 +49,7 @@ class TuneReport:
     trials: int
     complete: bool
     stopped: str | None = None
+    failed: dict[str, str] = field(default_factory=dict)
 
 
 def tune(
@@ -67,6 +70,9 @@ def tune(
         settings: budget, seeds and how a trial is judged.
         time_limit: seconds after which nothing may run.
         **run_options: options of `run_grid`: engine, device, cohort_size, trainer, console.
+
+    A run that fails ends the call: a full disk or data that are not mounted say nothing about a trial, and would use up
+    the budget. The same call tries it again. A run that diverges has not failed, and its trial counts.
     """
     settings = settings or TuneSettings()
     store = store if isinstance(store, Store) else Store(store)
@@ -77,8 +83,10 @@ def tune(
     store.ensure_writable()
     deadline = None if time_limit is None else time.monotonic() + time_limit
     stopped: str | None = None
+    failed: dict[str, str] = {}
     with _alone(store.root / "tune"):
         studies = [Study(store, base, loss, settings) for loss in asked]
+        check_recorded_data((run for study in studies for run in study.specs()), store, run_options.get("cache_dir"))
         while stopped is None and (batches := [b for study in studies if (b := study.next_batch())]):
             for rung in settings.rungs:
                 specs = [spec for batch in batches for spec in batch.specs(rung)]
@@ -86,16 +94,23 @@ def tune(
                 if left is not None and left <= 0:
                     stopped = "time limit"
                     break
-                report = run_grid(specs, store, time_limit=left, **run_options)
-                if report.stopped:
-                    stopped = report.stopped
+                report = run_grid(specs, store, time_limit=left, **{"retry_failed": True, **run_options})
+                if report.stopped or report.failed:
+                    failed = report.failed
+                    stopped = report.stopped or "failed trials"
                     break
                 for batch in batches:
-                    batch.judge(rung, report)
+                    batch.judge(rung)
         best = tuple(tuned for study in studies if (tuned := study.best()) is not None)
-        complete = stopped is None and all(study.spent() == settings.trials for study in studies)
+        complete = stopped is None and len(best) == len(asked) and all(tuned.complete for tuned in best)
     return TuneReport(
-        base=base, seeds=settings.seeds, best=best, trials=settings.trials, complete=complete, stopped=stopped
+        base=base,
+        seeds=settings.seeds,
+        best=best,
+        trials=settings.trials,
+        complete=complete,
+        stopped=stopped,
+        failed=failed,
     )
 
 

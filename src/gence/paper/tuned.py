@@ -28,16 +28,23 @@ LOSSES = (*(str(column.loss) for column in SIX_LOSSES), "gence(anchor=tune)")
 
 
 def save_tuned(store: Store, report: TuneReport) -> Path:
-    """Write what tuning found for a cell into the store; return the file."""
+    """Write what tuning found for a cell into the store; return the file.
+
+    What was found for other losses of the cell before stays; a loss that was tuned again has what was found last.
+    """
     path = _folder(store) / f"{_cell_key(report.base)}.json"
+    before = _read(path) if path.exists() else None
+    kept = {} if before is None else {str(tuned.asked): tuned for tuned in before.best}
+    best = {**kept, **{str(tuned.asked): tuned for tuned in report.best}}
     content = {
         "base": report.base.to_dict(),
-        "tuning_seeds": list(report.seeds),
+        # No seed that any of the losses was tuned on is fresh.
+        "tuning_seeds": sorted({*report.seeds, *(before.seeds if before else ())}),
         "trials": report.trials,
-        "complete": report.complete,
+        "complete": report.complete and all(tuned.complete for tuned in best.values()),
         "best": [
             {**dataclasses.asdict(tuned), "asked": str(tuned.asked), "changes": _plain(tuned.changes)}
-            for tuned in report.best
+            for tuned in best.values()
         ],
     }
     atomic.replace(path, (json.dumps(content, indent=1, sort_keys=True) + "\n").encode())
@@ -68,7 +75,9 @@ def all_tuned(store: Store, recipe: Recipe | None = None) -> list[TuneReport]:
 def _read(path: Path) -> TuneReport:
     try:
         content = json.loads(path.read_text())
-        best = [TunedLoss(**{**one, "asked": LossSpec.parse(one["asked"])}) for one in content["best"]]
+        # Older versions wrote the budget, and whether it was spent, once for all losses.
+        shared = {"budget": content["trials"], "complete": content["complete"]}
+        best = [TunedLoss(**{**shared, **one, "asked": LossSpec.parse(one["asked"])}) for one in content["best"]]
         return TuneReport(
             base=RunSpec.from_dict(content["base"]),
             seeds=tuple(content["tuning_seeds"]),

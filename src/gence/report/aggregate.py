@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _WHERE = ("data", "model", "image_size", "ood")
-_PER_RUN = tuple(sorted(f"recipe.{name}" for name in PER_RUN_FIELDS))
+PER_RUN = tuple(sorted(f"recipe.{name}" for name in PER_RUN_FIELDS))
+"""The columns that tuning sets, in which the losses of a setting may differ."""
 
 
 def load_rows(
@@ -42,8 +43,9 @@ def load_rows(
 def cells(frame: pd.DataFrame, by: Sequence[str], metric: str) -> pd.DataFrame:
     """Return mean, sample standard deviation and count of a metric for each cell.
 
-    Runs without a number (diverged, or a metric that was not taken) do not enter mean and std; "runs" beside "n" says
-    how many there were, so that a gap is seen.
+    Runs without a number (the NLL of a run that diverged, or a metric that was not taken) do not enter mean and std;
+    "runs" beside "n" says how many there were, so that a gap is seen. A diverged run's accuracy is a number and does
+    enter: leaving it out would reward the loss that fails.
 
     Args:
         frame: rows of `load_rows`.
@@ -80,6 +82,12 @@ def losses_in(frame: pd.DataFrame) -> list[str]:
     return sorted(frame["loss"].unique(), key=loss_order)
 
 
+def never_trained(frame: pd.DataFrame) -> set[str]:
+    """Return the losses of which every run diverged: their numbers are those of a broken network."""
+    survived = frame.loc[frame["status"] != "diverged", "loss"]
+    return set(frame["loss"]) - set(survived)
+
+
 def ood_sets(frame: pd.DataFrame) -> list[str]:
     """Return the names of the OOD sets that have an AUROC."""
     ending = "/auroc_entropy"
@@ -104,26 +112,42 @@ def settings(frame: pd.DataFrame) -> list[Setting]:
     """Return the settings of a frame, those with most runs first.
 
     Learning rate, weight decay and warm-up may differ between the losses of a setting, as after tuning; where one loss
-    has several of them for the same seed, they are a sweep, and each value is a setting of its own.
+    has several of them for the same seed, they are a sweep, and each value is a setting of its own. Losses that share
+    no value with another are then taken together, as tuned, if each has but one.
     """
     if not len(frame):
         return []
     fixed = [c for c in frame.columns if c in _WHERE or c.startswith("subset.") or _shared_recipe_field(c)]
-    found = []
-    for _, rows in frame.groupby(fixed, dropna=False, sort=False):
-        if rows.duplicated(["loss", "seed"]).any():
-            found += [part for _, part in rows.groupby(list(_PER_RUN), dropna=False, sort=False)]
-        else:
-            found.append(rows)
-    found.sort(key=len, reverse=True)
+    found = [part for _, rows in frame.groupby(fixed, dropna=False, sort=False) for part in _comparable(rows)]
+    found.sort(key=lambda part: len(part[0]), reverse=True)
     # What each loss was given by tuning differs inside a setting, so it cannot name one.
-    naming = [c for c in (*fixed, *_PER_RUN) if all(rows[c].nunique(dropna=False) == 1 for rows in found)]
-    differing = [c for c in naming if len({_word(rows[c].iloc[0]) for rows in found}) > 1]
-    return [Setting(_title(rows, differing), rows.reset_index(drop=True)) for rows in found]
+    alike = [[c for c in (*fixed, *PER_RUN) if rows[c].nunique(dropna=False) == 1] for rows, _ in found]
+    words: dict[str, set[str]] = {}
+    for (rows, _), columns in zip(found, alike, strict=True):
+        for c in columns:
+            words.setdefault(c, set()).add(_word(rows[c].iloc[0]))
+    return [
+        Setting(_title(rows, [c for c in columns if len(words[c]) > 1]) + note, rows.reset_index(drop=True))
+        for (rows, note), columns in zip(found, alike, strict=True)
+    ]
+
+
+def _comparable(rows: pd.DataFrame) -> list[tuple[pd.DataFrame, str]]:
+    """Split runs that may differ in what tuning sets into settings, each with an addition to its title."""
+    import pandas as pd
+
+    if not rows.duplicated(["loss", "seed"]).any():
+        return [(rows, "")]
+    parts = [part for _, part in rows.groupby(list(PER_RUN), dropna=False, sort=False)]
+    alone = [part for part in parts if part["loss"].nunique() == 1]
+    if len(alone) < 2 or pd.concat(alone).duplicated(["loss", "seed"]).any():
+        return [(part, "") for part in parts]
+    together = [(part, "") for part in parts if part["loss"].nunique() > 1]
+    return [*together, (pd.concat(alone), ", tuned")]
 
 
 def _shared_recipe_field(column: str) -> bool:
-    return column.startswith("recipe.") and column not in _PER_RUN
+    return column.startswith("recipe.") and column not in PER_RUN
 
 
 def _title(rows: pd.DataFrame, differing: Sequence[str]) -> str:

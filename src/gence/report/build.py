@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from gence.experiment.atomic import StoreError, replace
 from gence.experiment.store import Store
 from gence.report.aggregate import Setting, load_rows, settings
-from gence.report.concerns import run_concerns
+from gence.report.concerns import image_concerns, run_concerns
 from gence.report.figures import panels
 from gence.report.gathered import Gathered, gather
 from gence.report.mistakes import Mistake, confident_mistakes, judged_images
@@ -23,6 +24,13 @@ from gence.report.verdict import Verdict, judge
 if TYPE_CHECKING:
     import pandas as pd
 
+_OWN_FILES = {
+    "figures": re.compile(
+        r"(s\d+-)?((accuracy|nll|ece)(-difference)?|accuracy-by-(labels|batch)|auroc-\d+|ood-\d+-\d+|"
+        r"train-(accuracy|loss)|marginal-kl|(reliability|marginal|confusion)-\d+)\.(svg|png)"
+    ),
+    "tables": re.compile(r"(s\d+-)?(losses|differences|runs)\.(md|tex|csv)"),
+}
 MOST_SETTINGS = 6
 """Settings that get all their figures; a page with more would grow beyond what can be sent to anybody."""
 
@@ -96,7 +104,7 @@ def write_report(report: Report, out: str | os.PathLike[str], *, files: bool = T
     Args:
         report: what `build_report` returned.
         out: the folder; made if absent, and only files of a report are replaced in it.
-        files: also write figures/ and tables/.
+        files: also write figures/ and tables/; those of an earlier report that this one does not have are removed.
     """
     from gence.report.html import render
 
@@ -106,15 +114,30 @@ def write_report(report: Report, out: str | os.PathLike[str], *, files: bool = T
     replace(folder / "runs.csv", report.frame.to_csv(index=False).encode())
     if not files:
         return page
+    written: set[str] = set()
     for number, chapter in enumerate(report.chapters):
         prefix = f"s{number + 1}-" * (len(report.chapters) > 1)
+        content = {}
         for panel, svg in chapter.panels:
-            replace(folder / "figures" / f"{panel.name}.svg", svg.encode())
-            replace(folder / "figures" / f"{panel.name}.png", as_png(panel.figure))
+            content[f"figures/{panel.name}.svg"] = svg.encode()
+            content[f"figures/{panel.name}.png"] = as_png(panel.figure)
         for table in chapter.tables:
             for ending, text in (("md", table.markdown()), ("tex", table.latex()), ("csv", table.csv())):
-                replace(folder / "tables" / f"{prefix}{table.name}.{ending}", text.encode())
+                content[f"tables/{prefix}{table.name}.{ending}"] = text.encode()
+        for name, data in content.items():
+            replace(folder / name, data)
+        written |= content.keys()
+    _remove_old(folder, written)
     return page
+
+
+def _remove_old(folder: Path, written: Iterable[str]) -> None:
+    """Remove figures and tables of an earlier report, known by the names that reports give, and nothing else."""
+    kept = {folder / name for name in written}
+    for part, names in _OWN_FILES.items():
+        for path in (folder / part).glob("*"):
+            if names.fullmatch(path.name) and path not in kept and path.is_file():
+                path.unlink()
 
 
 def make_folder(out: str | os.PathLike[str]) -> Path:
@@ -137,6 +160,7 @@ def _chapter(
     store: Store, setting: Setting, whole: pd.DataFrame, before: Sequence[str], cache_dir: Path | None, prefix: str
 ) -> Chapter:
     gathered = gather(store, setting)
+    images_of_runs = (record.result.data for runs in gathered.records.values() for record in runs)
     verdict = judge(setting.frame)
     images = judged_images(store.read(setting.frame["key"].iloc[0]), cache_dir)
     classes = images.classes if images is not None else ()
@@ -148,7 +172,7 @@ def _chapter(
         setting=setting,
         gathered=gathered,
         verdict=verdict,
-        concerns=(*before, *run_concerns(setting.frame)),
+        concerns=(*before, *image_concerns(images_of_runs), *run_concerns(setting.frame)),
         tables=(loss_table(setting), difference_table(verdict), run_table(setting.frame)),
         panels=tuple((panel, as_svg(panel.figure, panel.name)) for panel in drawn),
         mistakes=None if images is None else confident_mistakes(store, gathered, images),

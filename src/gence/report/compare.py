@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import os
 import time
@@ -18,9 +19,10 @@ from gence.experiment.recipe import Recipe
 from gence.experiment.records import Record
 from gence.experiment.run import RunReport, run_grid
 from gence.experiment.same_data import check_same_data
-from gence.experiment.spec import LossSpec, RunSpec
+from gence.experiment.spec import RunSpec
 from gence.experiment.store import Store
 from gence.experiment.tune import TuneSettings, tune, tuned_grid
+from gence.report.arguments import Source, read_losses
 from gence.report.build import Report, build_report, make_folder, write_report
 from gence.report.choices import AUTO
 from gence.report.comparison_plan import DEFAULT_LOSSES, ComparePlan, plan_comparison
@@ -72,13 +74,13 @@ class CompareResult:
 
 
 def compare(
-    data: str = "digits",
+    data: Source = "digits",
     *,
     n: int | str | None = AUTO,
-    losses: Sequence[str] = DEFAULT_LOSSES,
+    losses: str | Sequence[str] = DEFAULT_LOSSES,
     seeds: int | Sequence[int] = 5,
     model: str = AUTO,
-    ood: Sequence[str] = (),
+    ood: Source | Sequence[Source] = (),
     recipe: str | Recipe = AUTO,
     epochs: int | None = None,
     batch_size: int | None = None,
@@ -102,15 +104,16 @@ def compare(
     Args:
         data: a name, a folder or an archive; see `gence.data.load`.
         n: labels to train on, balanced over the classes; None for all; "auto" is 100 for digits and all otherwise.
-        losses: names, with parameters where needed: "gence(anchor=0.1)".
+        losses: names, with parameters where needed: "gence(anchor=0.1)"; a list, or a text with commas between them.
         seeds: how many, or which.
         model: a name of `gence.models`, or "auto".
-        ood: data sets or folders of images from elsewhere.
+        ood: data sets or folders of images from elsewhere; one, or a list.
         recipe: a recipe or its name, or "auto".
         epochs: in place of the recipe's.
         batch_size: in place of the recipe's.
         image_size: pixels to bring images to; by default they stay as they are, if they can.
-        tune_trials: first tune every loss with this many trials, on a held-out part of the training labels.
+        tune_trials: first tune every loss with this many trials, on a held-out part of the training labels; needs
+            Optuna (the extra "tune").
         out: folder of the report.
         store: folder of the records; by default "store" inside `out`.
         device: "auto", "cpu", "cuda" or "cuda:1".
@@ -130,6 +133,7 @@ def compare(
     if log is not None:
         check_choice("log", log, LOGS)
     _check_tuned(losses, tune_trials)
+    _check_packages(tune_trials, log)
     plan = plan_comparison(
         data, n=n, losses=losses, seeds=seeds, model=model, ood=ood, recipe=recipe, epochs=epochs,
         batch_size=batch_size, image_size=image_size, device=device, cache_dir=cache_dir,
@@ -141,10 +145,10 @@ def compare(
     check_same_data(_records_in_use(plan, records, tune_trials > 0), plan.checksums, records.root)
     options = _run_options(plan, workers, log, Path(out), cache_dir)
     make_folder(out)  # before the training, so that no report is lost to a folder that cannot be
-    specs, stopped = _tuned(plan, records, tune_trials, time_limit, options, console)
+    specs, stopped, failed = _tuned(plan, records, tune_trials, time_limit, options, console)
     left = None if time_limit is None else time_limit - (time.monotonic() - started)
     if stopped or (left is not None and left <= 0):
-        runs = RunReport(left=tuple(specs), stopped=stopped or "time limit")
+        runs = RunReport(left=tuple(specs), stopped=stopped or "time limit", failed=failed)
     else:
         runs = _run(specs, records, left, options, console)
     done = [spec.key for spec in specs if records.has(spec.key)]
@@ -155,17 +159,26 @@ def compare(
     return CompareResult(report=report, page=page, runs=runs, seconds=time.monotonic() - started)
 
 
-def _check_tuned(losses: Sequence[str], trials: int) -> None:
+def _check_tuned(losses: str | Sequence[str], trials: int) -> None:
     """Raise `SpecError` before anything is read or trained, if a loss waits for tuning that nobody asked for."""
     if trials < 0:
         raise SpecError(f"tune_trials is {trials}; expected 0 (no tuning) or a number of trials")
-    for loss in map(LossSpec.from_value, losses):
+    for loss in read_losses(losses):
         waiting = [name for name, value in loss.params.items() if value == TUNE]
         if waiting and trials == 0:
             raise SpecError(
                 f"loss {loss} leaves {waiting[0]} to tuning, but nothing is tuned: add --tune N (tune_trials=N), or "
                 f"give {waiting[0]} a number"
             )
+
+
+def _check_packages(trials: int, log: str | None) -> None:
+    """Raise `ValueError` now, and not run by run, if what was asked for needs a package that is not installed."""
+    wanted = {"optuna": ("tune", trials > 0), "tensorboard": ("tensorboard", log == "tensorboard")}
+    for package, (extra, asked) in wanted.items():
+        if asked and importlib.util.find_spec(package) is None:
+            what = "--tune" if extra == "tune" else "--log tensorboard"
+            raise ValueError(f"{what} needs the package {package}; install it with: pip install 'gence[{extra}]'")
 
 
 def _records_in_use(plan: ComparePlan, store: Store, tuning: bool) -> Iterator[Record]:
@@ -197,16 +210,17 @@ def _run_options(plan: ComparePlan, workers: int, log: str | None, out: Path, ca
 
 def _tuned(
     plan: ComparePlan, store: Store, trials: int, time_limit: float | None, options: dict[str, Any], console: Console
-) -> tuple[list[RunSpec], str | None]:
-    """Return the final runs, tuned first if asked for, and why tuning ended early, if it did."""
+) -> tuple[list[RunSpec], str | None, dict[str, str]]:
+    """Return the final runs, tuned first if asked for, why tuning ended early, if it did, and what failed in it."""
     if trials == 0:
-        return plan.specs(), None
+        return plan.specs(), None, {}
     # Seeds that the final runs do not use: what was tuned on a seed may not be judged on it.
     settings = TuneSettings(trials=trials, seeds=(1 + max(1000, *plan.seeds),))
     console.print(f"Tuning {len(plan.losses)} losses with {trials} trials each", highlight=False)
     with _threads_alone(options):
         found = tune(plan.base, plan.losses, store, settings=settings, time_limit=time_limit, **options)
-    return tuned_grid(found, plan.seeds), None if found.complete else (found.stopped or "failed trials")
+    stopped = None if found.complete else (found.stopped or "failed trials")
+    return tuned_grid(found, plan.seeds), stopped, found.failed
 
 
 def _run(

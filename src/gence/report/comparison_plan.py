@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 
 from gence.data import left_out_notes, load, load_images
-from gence.data.source_names import plain_source
-from gence.experiment.fields import SpecError
+from gence.experiment.device import resolve_device
+from gence.experiment.fields import SpecError, check_choice
 from gence.experiment.grid import check_losses
 from gence.experiment.problem import subset_index
 from gence.experiment.recipe import Recipe, named_recipe
 from gence.experiment.same_data import data_checksums
 from gence.experiment.spec import LossSpec, RunSpec, Subset
+from gence.models import create_model, known_models
+from gence.report.arguments import Source, read_losses, read_seeds, read_source, read_sources
 from gence.report.choices import AUTO, choose_device, choose_image_size, choose_model, choose_recipe
 from gence.report.concerns import data_concerns
 
 PAPER_LOSSES = ("gence", "ce", "generalized_ce", "focal", "mae", "brier")
 DEFAULT_LOSSES = (*PAPER_LOSSES, "gence(anchor=0.1)")
 DEFAULT_N = {"digits": 100}
+_TIMM = "timm:"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,13 +64,13 @@ class ComparePlan:
 
 
 def plan_comparison(
-    data: str = "digits",
+    data: Source = "digits",
     *,
     n: int | str | None = AUTO,
-    losses: Sequence[str] = DEFAULT_LOSSES,
+    losses: str | Sequence[str] = DEFAULT_LOSSES,
     seeds: int | Sequence[int] = 5,
     model: str = AUTO,
-    ood: Sequence[str] = (),
+    ood: Source | Sequence[Source] = (),
     recipe: str | Recipe = AUTO,
     epochs: int | None = None,
     batch_size: int | None = None,
@@ -78,13 +82,12 @@ def plan_comparison(
 
     See `compare` for the arguments.
     """
-    numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
-    if not numbers:
-        raise SpecError(f"seeds is {seeds!r}; expected at least one seed")
-    asked = tuple(dict.fromkeys(LossSpec.from_value(loss) for loss in losses))
-    if not asked:
-        raise SpecError("losses is empty; expected at least one, such as gence,ce")
-    data, ood = plain_source(data), [plain_source(source) for source in ood]
+    numbers, asked = read_seeds(seeds), read_losses(losses)
+    data, ood = read_source("data", data), read_sources("ood", ood)
+    if device != AUTO:
+        resolve_device(device)
+    if not model.startswith(_TIMM):  # what timm has is asked below, once the size of the images is known
+        check_choice("model", model, (AUTO, *known_models(), f"{_TIMM}NAME"))
     if image_size is None:
         image_size = choose_image_size(data, choose_device(device))
     splits = load(data, image_size=image_size, cache_dir=cache_dir, progress=True)
@@ -107,16 +110,19 @@ def plan_comparison(
         loss=asked[0],
         recipe=chosen,
         seed=numbers[0],
-        ood=tuple(ood),
+        ood=ood,
         image_size=image_size,
     )
     check_losses(base.replace(loss=loss) for loss in asked)
     train = splits.train
+    # Built once to see that it can be: a network may be unknown to timm, or too deep for images of this size.
+    create_model(
+        base.model, num_classes=train.num_classes, in_channels=channels, image_size=side, stem=chosen.stem,
+        init=chosen.init, seed=0,
+    )  # fmt: skip
     counts = train.labels[subset_index(base, train.labels, train.num_classes)].bincount(minlength=train.num_classes)
     concerns = [note for source in (data, *ood) for note in left_out_notes(source)]
-    concerns += data_concerns(
-        counts.tolist(), train.classes, batch_size=chosen.batch_size, losses=[loss.name for loss in asked]
-    )
+    concerns += data_concerns(counts.tolist(), train.classes, batch_size=chosen.batch_size, losses=asked)
     return ComparePlan(
         base=base,
         losses=asked,
@@ -131,6 +137,6 @@ def plan_comparison(
 def _labels(n: int | str | None, data: str) -> int | None:
     if n == AUTO:
         return DEFAULT_N.get(data)
-    if n is None or (isinstance(n, int) and n > 0):
-        return n
+    if n is None or (isinstance(n, Integral) and n > 0):
+        return None if n is None else int(n)
     raise SpecError(f'n is {n!r}; expected a number of labels, None for all, or "auto"')

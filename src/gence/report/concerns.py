@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from gence.experiment.loss_spec import LossSpec
+from gence.experiment.same_data import changed_parts
 from gence.report.aggregate import by_seed, losses_in
 from gence.report.names import loss_title
 from gence.report.quantities import ACCURACY, MARGINAL_KL, OFFSET_ACCURACY
@@ -22,7 +24,7 @@ DRIFTED_GAIN = 0.1
 
 
 def data_concerns(
-    counts: Sequence[int], classes: Sequence[str], *, batch_size: int, losses: Sequence[str]
+    counts: Sequence[int], classes: Sequence[str], *, batch_size: int, losses: Sequence[LossSpec]
 ) -> list[str]:
     """Return what is worrying about a training set.
 
@@ -40,15 +42,40 @@ def data_concerns(
             f"{len(few)} of {len(classes)} classes have fewer than {FEW_IMAGES} training images: {shown}. Their "
             "accuracy will be a matter of luck; label more of them, merge or leave out these classes, or raise --n."
         )
-    if batch_size < len(classes) and any(loss.startswith("gence") for loss in losses):
+    gence = [loss for loss in losses if loss.name == "gence"]
+    free = [loss for loss in gence if not loss.params.get("anchor")]
+    if batch_size < len(classes) and gence:
+        remedy = 'an anchor: "gence(anchor=0.1)"' if free else "a larger anchor"
         found.append(
             f"The batch has {batch_size} rows and there are {len(classes)} classes: most classes are absent from a "
-            f"batch, so GenCE sees a poor marginal. Use --batch-size {2 * len(classes)} or more, or an anchor: "
-            '"gence(anchor=0.1)".'
+            f"batch, so GenCE sees a poor marginal. Use --batch-size {2 * len(classes)} or more, or {remedy}."
         )
-    if min(batch_size, sum(counts)) < 2:
-        found.append("A batch of one row gives GenCE no gradient at all. Use --batch-size 2 or more.")
+    if min(batch_size, sum(counts)) < 2 and free:
+        found.append("A batch of one row gives GenCE without an anchor no gradient at all. Use --batch-size 2 or more.")
     return found
+
+
+def image_concerns(checksums: Iterable[Mapping[str, str]]) -> list[str]:
+    """Return what is worrying about the images of one setting's runs: that they are not the same in all of them.
+
+    Args:
+        checksums: those of each run, as its record has them; empty where it has none.
+
+    >>> image_concerns([{"test": "a"}, {}, {"test": "a"}])
+    []
+    """
+    known: dict[str, str] = {}
+    changed: dict[str, None] = {}
+    for own in checksums:
+        changed |= dict.fromkeys(changed_parts(own, known))
+        known = {**own, **known}
+    if not changed:
+        return []
+    return [
+        f"These runs were not made from the same images: {' and '.join(changed)} of some are others than those of the "
+        "rest, so their numbers cannot stand side by side. Remove the records of the old images, or run the comparison "
+        "again into another store."
+    ]
 
 
 def run_concerns(frame: pd.DataFrame) -> list[str]:
@@ -60,7 +87,7 @@ def run_concerns(frame: pd.DataFrame) -> list[str]:
         if diverged:
             found.append(
                 f"{loss_title(loss)}: {diverged} of {len(rows)} runs diverged (the loss became infinite). Lower the "
-                "learning rate or add warm-up; --tune 20 does both for every loss alike."
+                'learning rate or add warm-up; --tune 20 (the extra "tune") does both for every loss alike.'
             )
         found += _drift(frame, loss)
     return found
@@ -85,13 +112,15 @@ def _drift(frame: pd.DataFrame, loss: str) -> list[str]:
         if len(repaired) == len(drifted)
         else ""
     )
-    gence = loss.startswith("gence")
-    remedy = (
-        'Use an anchor, "gence(anchor=0.1)", or fold gence.marginal_offset into the last bias.'
-        if gence
-        else "Train longer, or fold gence.marginal_offset into the last bias."
-    )
+    spec = LossSpec.parse(loss)
+    anchor = spec.params.get("anchor")
+    if spec.name != "gence":
+        remedy = "Train longer"
+    elif anchor:
+        remedy = f"Use an anchor larger than {anchor}, train longer"
+    else:
+        remedy = 'Use an anchor, "gence(anchor=0.1)"'
     return [
         f"{loss_title(loss)}: in {len(drifted)} of {len(accuracy)} runs the predicted marginal drifted away from the "
-        f"class distribution.{effect} {remedy}"
+        f"class distribution.{effect} {remedy}, or fold gence.marginal_offset into the last bias."
     ]

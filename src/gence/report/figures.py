@@ -40,14 +40,14 @@ def panels(
 
 def _all_panels(subject: Subject, verdict: Verdict, whole: pd.DataFrame) -> Iterator[Panel]:
     for quantity in MAIN:
-        yield joint_figures.dots(subject, quantity, "numbers")
+        yield from joint_figures.dots(subject, quantity, "numbers")
     for found in verdict.metrics:
         yield from joint_figures.differences(subject, found)
     yield from loss_figures.reliability(subject)
     yield from joint_figures.against(subject, whole, "subset.n", "labels", "Number of labels")
     yield from joint_figures.against(subject, whole, "recipe.batch_size", "batch", "Batch size")
     for number, ood in enumerate(ood_sets(subject.setting.frame), 1):
-        yield joint_figures.dots(subject, auroc_of(ood), "ood", f"auroc-{number}")
+        yield from joint_figures.dots(subject, auroc_of(ood), "ood", f"auroc-{number}")
         yield from loss_figures.ood_histograms(subject, ood, number)
     yield from joint_figures.curves(subject, "train_accuracy", "Training accuracy, %", "learning", scale=100)
     yield from joint_figures.curves(subject, "train_loss", "Training loss (own unit of each)", "learning", log=True)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gence.metrics.student import student_critical
-from gence.report.aggregate import by_seed, cells
+from gence.report.aggregate import PER_RUN, by_seed, cells
 from gence.report.names import loss_title
 from gence.report.panel import WIDE, Panel, Subject, new_figure, signed
 from gence.report.quantities import ACCURACY, Quantity
 from gence.report.svg import INK, LOSS_GID, MUTED
-from gence.report.verdict import MetricVerdict
+from gence.report.verdict import ALL_DIVERGED, MetricVerdict
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,12 +24,15 @@ _MOST_POINTS = 120
 _DOTS_AT, _MEAN_AT = -0.14, 0.2  # rows above and below a loss's line: a mean drawn over the dots would hide them
 
 
-def dots(subject: Subject, quantity: Quantity, section: str, name: str | None = None) -> Panel:
-    """Draw a row a loss: a dot a seed, below them the mean with its 95 % t interval."""
+def dots(subject: Subject, quantity: Quantity, section: str, name: str | None = None) -> Iterator[Panel]:
+    """Draw a row a loss: a dot a seed, below them the mean with its 95 % t interval; nothing if no run has a number."""
+    found = [list(by_seed(subject.setting.frame, loss, quantity.metric).values()) for loss in subject.losses]
+    if not any(found):
+        return
     figure, ax = new_figure(WIDE, 0.8 + 0.36 * len(subject.losses))
     said = []
     for i, loss in enumerate(subject.losses):
-        values = quantity.scaled(1.0) * np.array(list(by_seed(subject.setting.frame, loss, quantity.metric).values()))
+        values = quantity.scaled(1.0) * np.array(found[i])
         if not len(values):
             said.append(f"{loss_title(loss)} missing")
             continue
@@ -38,7 +41,7 @@ def dots(subject: Subject, quantity: Quantity, section: str, name: str | None = 
     _name_rows(ax, subject, subject.losses)
     ax.set_xlabel(quantity.heading)
     seeds = subject.setting.frame["seed"].nunique()
-    return Panel(
+    yield Panel(
         name=name or quantity.metric,
         section=section,
         title=f"{quantity.title} by loss",
@@ -52,7 +55,9 @@ def differences(subject: Subject, found: MetricVerdict) -> Iterator[Panel]:
     quantity, reference = found.quantity, found.reference
     base = by_seed(subject.setting.frame, reference, quantity.metric)
     values = {}
-    for loss in found.comparisons:
+    for loss, comparison in found.comparisons.items():
+        if comparison.outcome == ALL_DIVERGED:
+            continue
         own = by_seed(subject.setting.frame, loss, quantity.metric)
         shared = sorted(own.keys() & base.keys())
         if shared:
@@ -93,7 +98,7 @@ def curves(
     """Draw a thick line a loss (mean over seeds) and a thin one a run, over the epochs."""
     from matplotlib.ticker import MaxNLocator
 
-    if not any(subject.gathered.curves(loss, curve) for loss in subject.losses):
+    if not any(np.isfinite(run).any() for loss in subject.losses for run in subject.gathered.curves(loss, curve)):
         return
     figure, ax = new_figure(WIDE, 3.6)
     said = []
@@ -110,9 +115,10 @@ def curves(
         for run in table:
             ax.plot(epochs[kept], run[kept], color=mark.light, lw=0.6, alpha=0.35, gid=gid)
         mean = table.mean(axis=0)
+        last = np.flatnonzero(np.isfinite(mean[kept]))[-1:]  # a run that diverged has no more numbers from there on
         ax.plot(epochs[kept], mean[kept], mark.line, color=mark.light, lw=1.8, gid=gid, marker=mark.marker,
-                markevery=[-1], ms=5, mew=0, label=loss_title(loss))  # fmt: skip
-        said.append(f"{loss_title(loss)} {mean[-1]:.3g}")
+                markevery=last.tolist(), ms=5, mew=0, label=loss_title(loss))  # fmt: skip
+        said.append(f"{loss_title(loss)} {mean[-1]:.3g}" if np.isfinite(mean[-1]) else f"{loss_title(loss)} diverged")
     if log:
         _log_axis(ax)
     ax.set(xlabel="epoch", ylabel=label)
@@ -137,6 +143,8 @@ def against(subject: Subject, whole: pd.DataFrame, column: str, name: str, label
     found = cells(like, ["loss", column], ACCURACY.metric)
     said = []
     for i, loss in enumerate(subject.losses):
+        if loss not in found.index:
+            continue
         part = found.loc[loss].sort_index()
         mark = subject.marks[loss]
         mean, std = ACCURACY.scaled(1.0) * part["mean"], ACCURACY.scaled(1.0) * part["std"].fillna(0)
@@ -219,12 +227,20 @@ def _legend(figure: Figure, ax: Axes, subject: Subject) -> None:
 
 
 def _like(subject: Subject, whole: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Return the rows that differ from a setting in one column, loss and seed alone."""
+    """Return the rows that differ from a setting in one column, loss and seed alone.
+
+    Each loss may have been tuned anew for each value of the column. Where one has several rates for the same seed and
+    value, those of the setting are taken.
+    """
     first = subject.setting.frame.iloc[0]
     fixed = [c for c in whole.columns if c in ("data", "model", "image_size") or c.startswith(("subset.", "recipe."))]
-    same = whole["loss"].isin(subject.losses)
+    same = whole["loss"].isin(subject.losses) & whole[column].notna()
     for name in fixed:
-        if name != column:
+        if name not in (column, *PER_RUN):
             missing = first[name] is None or first[name] != first[name]
             same &= whole[name].isna() if missing else whole[name] == first[name]
-    return whole[same & whole[column].notna()]
+    found = whole[same]
+    if not found.duplicated(["loss", "seed", column]).any():
+        return found
+    own = subject.setting.frame[["loss", *PER_RUN]].drop_duplicates()
+    return found.merge(own, on=["loss", *PER_RUN])

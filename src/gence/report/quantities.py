@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -48,6 +49,18 @@ class Quantity:
         if not math.isfinite(value):
             return "missing" if math.isnan(value) else str(value)
         return f"{self.scaled(value):{'+' if sign else ''}.{self.digits}f}".replace("-", "−")
+
+    def best(self, means: Mapping[str, float]) -> tuple[str, ...]:
+        """Return whose mean is the best: several where what is printed is the same, none where there is no number.
+
+        >>> ACCURACY.best({"gence": 0.6121, "ce": 0.6119, "mae": 0.5})
+        ('gence', 'ce')
+        """
+        numbers = {name: mean for name, mean in means.items() if math.isfinite(mean)}
+        if not numbers:
+            return ()
+        best = self.text((max if self.higher_is_better else min)(numbers.values()))
+        return tuple(name for name, mean in numbers.items() if self.text(mean) == best)
 
 
 ACCURACY = Quantity(metric="accuracy", title="Accuracy")

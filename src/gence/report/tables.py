@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gence.report.aggregate import Setting, cells, losses_in, ood_sets
+from gence.report.aggregate import Setting, cells, losses_in, never_trained, ood_sets
 from gence.report.names import loss_title
 from gence.report.quantities import SHOWN, Quantity, auroc_of
 from gence.report.verdict import MetricVerdict, Verdict
@@ -107,7 +107,7 @@ def loss_table(setting: Setting, quantities: Sequence[Quantity] | None = None) -
     losses = losses_in(frame)
     seeds = frame["seed"].nunique()
     columns = {q: cells(frame, ["loss"], q.metric) for q in quantities}
-    best = {q: _best(found, q) for q, found in columns.items()}
+    best = {q: _best(found, q, never_trained(frame)) for q, found in columns.items()}
     rows = []
     for loss in losses:
         runs = int((frame["loss"] == loss).sum())
@@ -115,7 +115,7 @@ def loss_table(setting: Setting, quantities: Sequence[Quantity] | None = None) -
             Cell(text=loss_title(loss), value=loss_title(loss)),
             Cell(text=f"{runs} of {seeds}" if runs < seeds else str(runs), value=runs),
         )
-        body = tuple(_mean_cell(columns[q], loss, q, best[q] == loss) for q in quantities)
+        body = tuple(_mean_cell(columns[q], loss, q, loss in best[q]) for q in quantities)
         rows.append(Row(cells=(*head, *body), loss=loss))
     return Table(
         name="losses",
@@ -173,9 +173,9 @@ def _difference_rows(found: MetricVerdict) -> list[Row]:
     for loss, c in found.comparisons.items():
         d = c.difference
         mean = math.nan if d is None else d.mean
-        interval = (
-            "missing" if d is None or d.n < 2 else f"{q.text(d.t_low, sign=True)} to {q.text(d.t_high, sign=True)}"
-        )
+        interval = "missing"
+        if d is not None and not math.isnan(d.t_low):
+            interval = f"{q.text(d.t_low, sign=True)} to {q.text(d.t_high, sign=True)}"
         rows.append(
             Row(
                 cells=(
@@ -194,11 +194,11 @@ def _difference_rows(found: MetricVerdict) -> list[Row]:
     return rows
 
 
-def _best(found: pd.DataFrame, quantity: Quantity) -> str | None:
-    means = found["mean"].dropna()
-    if means.empty:
-        return None
-    return str(means.idxmax() if quantity.higher_is_better else means.idxmin())
+def _best(found: pd.DataFrame, quantity: Quantity, failed: set[str]) -> tuple[str, ...]:
+    """Return the losses to mark: none where all are alike."""
+    means = {str(loss): float(mean) for loss, mean in found["mean"].dropna().items() if loss not in failed}
+    best = quantity.best(means)
+    return best if len(best) < len(found) else ()
 
 
 def _mean_cell(found: pd.DataFrame, loss: str, quantity: Quantity, best: bool) -> Cell:

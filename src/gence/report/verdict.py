@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gence.metrics import PairedDifference, Summary, holm, paired_difference, seeds_needed, smallest_p, summarize
-from gence.report.aggregate import by_seed, losses_in
+from gence.report.aggregate import by_seed, losses_in, never_trained
 from gence.report.names import loss_title
 from gence.report.quantities import MAIN, Quantity
 
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 ALPHA = 0.05
 """Family-wise level: of the losses compared with the reference on one metric."""
 
+ALL_DIVERGED = "cannot be judged (all runs diverged)"
+"""The outcome where one of two losses has no run that was trained to its end."""
+
+_OUTCOMES = ("better", "worse", "no difference seen", "cannot be judged", ALL_DIVERGED)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
@@ -26,13 +31,17 @@ class Comparison:
     Attributes:
         loss: the loss.
         difference: loss - reference over the seeds both have, in the metric's own unit; None without a pair.
-        t_p: paired t-test, corrected by Holm over the losses; NaN where there is none (fewer than 2 pairs).
+        p: what the outcome rests on, corrected by Holm over the losses: the paired t-test's p-value, or the signed-rank
+            test's where all differences are the same; NaN where nothing can be judged.
+        t_p: `p` where it is the t-test's, else NaN.
         wilcoxon_p: signed-rank test, corrected likewise.
-        outcome: "better", "worse", "no difference seen", or "cannot be judged" (fewer than 2 pairs).
+        outcome: "better", "worse", "no difference seen", or "cannot be judged" (fewer than 2 pairs, or a loss of which
+            every run diverged).
     """
 
     loss: str
     difference: PairedDifference | None
+    p: float
     t_p: float
     wilcoxon_p: float
     outcome: str
@@ -46,35 +55,48 @@ class MetricVerdict:
         quantity: the metric.
         reference: the loss the others are compared with.
         summaries: mean and spread of each loss that has numbers.
-        best: the loss with the best mean, or None where no loss has a number.
+        best: the losses with the best mean, as far as it is printed; a loss of which every run diverged is none.
         comparisons: each other loss against the reference.
     """
 
     quantity: Quantity
     reference: str
     summaries: dict[str, Summary]
-    best: str | None
+    best: tuple[str, ...]
     comparisons: dict[str, Comparison]
 
     def sentence(self) -> str:
         """Return who has the best mean, and what it and GenCE are worth against the reference."""
         q = self.quantity
-        if self.best is None:
-            return f"{q.title}: no run has a number."
-        summary = self.summaries[self.best]
+        if not self.best:
+            return f"{q.title}: {'all runs diverged' if self.summaries else 'no run has a number'}."
+        titles = [loss_title(loss) for loss in self.best]
+        summary = self.summaries[self.best[0]]
+        unit = " %" if q.percent else ""
         spread = f" ± {q.text(summary.std)}" if summary.n > 1 else ""
-        measured = f"{q.text(summary.mean)}{spread}{' %' if q.percent else ''} (n = {summary.n})"
+        measured = f"{q.text(summary.mean)}{spread}{unit} (n = {summary.n})"
         if not self.comparisons:
-            return f"{q.title}: {loss_title(self.best)} has the mean {measured}; no other loss was run."
-        parts = [f"{q.title}: {loss_title(self.best)} has the best mean, {measured}."]
-        told = [loss for loss in self.comparisons if loss == self.best or loss.startswith("gence")]
+            return f"{q.title}: {titles[0]} has the mean {measured}; no other loss was run."
+        if len(titles) == 1:
+            parts = [f"{q.title}: {titles[0]} has the best mean, {measured}."]
+        else:
+            parts = [f"{q.title}: {_enumerated(titles)} share the best mean, {q.text(summary.mean)}{unit}."]
+        told = [loss for loss in self.comparisons if loss in self.best or loss.startswith("gence")]
         for loss in told:
             against = f"{loss_title(loss)} against {loss_title(self.reference)}"
             parts.append(f"{against}: {describe(self.comparisons[loss], q)}.")
-        if self.best == self.reference and not told:
-            alike = sum(c.outcome == "no difference seen" for c in self.comparisons.values())
-            parts.append(f"{alike} of {len(self.comparisons)} other losses cannot be told apart from it.")
+        if not told:
+            parts.append(self._others())
         return " ".join(parts)
+
+    def _others(self) -> str:
+        """Return how many losses cannot be told apart from the reference, of those that can be judged."""
+        outcomes = [c.outcome for c in self.comparisons.values() if not math.isnan(c.p)]
+        if not outcomes:
+            one = all(c.difference is not None and c.difference.n == 1 for c in self.comparisons.values())
+            return f"{'With one seed none' if one else 'None'} of the other losses can be judged."
+        others = f"{len(outcomes)} other {'loss' if len(outcomes) == 1 else 'losses'} that can be judged"
+        return f"Of {others}, {outcomes.count('no difference seen')} cannot be told apart from it."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,27 +128,36 @@ def judge(frame: pd.DataFrame, *, quantities: Sequence[Quantity] = MAIN, referen
         raise ValueError(f"reference is {reference!r}; the losses are {', '.join(losses)}")
     metrics = tuple(_judge_metric(frame, losses, reference, quantity) for quantity in quantities)
     return Verdict(
-        reference=reference, metrics=metrics, headline=_headline(metrics, losses, reference), notes=_notes(metrics)
+        reference=reference,
+        metrics=metrics,
+        headline=_headline(metrics, losses, reference) + _diverged(frame, losses),
+        notes=_notes(metrics),
     )
 
 
 def describe(found: Comparison, quantity: Quantity) -> str:
     """Return a comparison in words: the difference, its interval, the corrected p-value and the outcome."""
     d = found.difference
+    if found.outcome == ALL_DIVERGED:
+        return found.outcome
     if d is None:
         return "no seed in common, cannot be judged"
     size = f"{quantity.text(d.mean, sign=True)}{' ' + quantity.unit if quantity.unit else ''}"
     if d.n < 2:
         return f"{size} (one seed: cannot be judged)"
+    if math.isnan(found.t_p):
+        return (
+            f"{size} (the same with all {d.n} seeds, which a t-test cannot judge; corrected signed-rank "
+            f"p = {found.p:.2g}): {found.outcome}"
+        )
     interval = f"95 % t interval {quantity.text(d.t_low, sign=True)} to {quantity.text(d.t_high, sign=True)}"
-    return f"{size} ({interval}, {d.n} seeds, corrected p = {found.t_p:.2g}): {found.outcome}"
+    return f"{size} ({interval}, {d.n} seeds, corrected p = {found.p:.2g}): {found.outcome}"
 
 
 def _judge_metric(frame: pd.DataFrame, losses: Sequence[str], reference: str, quantity: Quantity) -> MetricVerdict:
     values = {loss: by_seed(frame, loss, quantity.metric) for loss in losses}
     summaries = {loss: summarize(list(v.values())) for loss, v in values.items() if v}
-    sign = -1 if quantity.higher_is_better else 1
-    best = min(summaries, key=lambda loss: sign * summaries[loss].mean) if summaries else None
+    failed = never_trained(frame)
     differences: dict[str, PairedDifference | None] = {}
     for loss in losses:
         if loss != reference:
@@ -140,30 +171,40 @@ def _judge_metric(frame: pd.DataFrame, losses: Sequence[str], reference: str, qu
         quantity=quantity,
         reference=reference,
         summaries=summaries,
-        best=best,
-        comparisons=_corrected(differences, quantity),
+        best=quantity.best({loss: summary.mean for loss, summary in summaries.items() if loss not in failed}),
+        comparisons=_corrected(differences, quantity, failed=set(differences) if reference in failed else failed),
     )
 
 
-def _corrected(differences: dict[str, PairedDifference | None], quantity: Quantity) -> dict[str, Comparison]:
-    judged = {loss: d for loss, d in differences.items() if d is not None and d.n >= 2}
-    # All differences 0: the t-test has no value, and there is nothing to see.
-    t_p = holm({loss: 1.0 if math.isnan(d.t_p) else d.t_p for loss, d in judged.items()})
+def _corrected(
+    differences: dict[str, PairedDifference | None], quantity: Quantity, *, failed: set[str]
+) -> dict[str, Comparison]:
+    judged = {loss: d for loss, d in differences.items() if d is not None and d.n >= 2 and loss not in failed}
+    p = holm({loss: _p(d) for loss, d in judged.items()})
     wilcoxon_p = holm({loss: d.wilcoxon_p for loss, d in judged.items()})
     found = {}
     for loss, difference in differences.items():
-        outcome = "cannot be judged"
+        outcome = ALL_DIVERGED if loss in failed else "cannot be judged"
+        tested = False
         if loss in judged:
-            better = (judged[loss].mean > 0) == quantity.higher_is_better
-            outcome = ("better" if better else "worse") if t_p[loss] < ALPHA else "no difference seen"
+            d = judged[loss]
+            better = (d.mean > 0) == quantity.higher_is_better
+            outcome = ("better" if better else "worse") if p[loss] < ALPHA else "no difference seen"
+            tested = not math.isnan(d.t_low)
         found[loss] = Comparison(
             loss=loss,
             difference=difference,
-            t_p=t_p.get(loss, math.nan),
+            p=p.get(loss, math.nan),
+            t_p=p[loss] if tested else math.nan,
             wilcoxon_p=wilcoxon_p.get(loss, math.nan),
             outcome=outcome,
         )
     return found
+
+
+def _p(difference: PairedDifference) -> float:
+    """Return the p-value to judge by: where all differences are the same, the t-test has none."""
+    return difference.wilcoxon_p if math.isnan(difference.t_p) else difference.t_p
 
 
 def _headline(metrics: Sequence[MetricVerdict], losses: Sequence[str], reference: str) -> str:
@@ -175,6 +216,16 @@ def _headline(metrics: Sequence[MetricVerdict], losses: Sequence[str], reference
     return " ".join(_answer(metrics, loss, reference) for loss in subjects)
 
 
+def _diverged(frame: pd.DataFrame, losses: Sequence[str]) -> str:
+    """Return how many runs of which loss diverged, as an addition to the headline."""
+    found = []
+    for loss in losses:
+        broken = frame.loc[frame["loss"] == loss, "status"] == "diverged"
+        if broken.any():
+            found.append(f"{int(broken.sum())} of {len(broken)} of {loss_title(loss)}")
+    return f" Runs that diverged: {', '.join(found)}." if found else ""
+
+
 def _answer(metrics: Sequence[MetricVerdict], loss: str, reference: str) -> str:
     outcomes: dict[str, list[str]] = {}
     for found in metrics:
@@ -182,11 +233,7 @@ def _answer(metrics: Sequence[MetricVerdict], loss: str, reference: str) -> str:
     ours, theirs = loss_title(loss), loss_title(reference)
     if set(outcomes) == {"no difference seen"}:
         return f"{ours} against {theirs}: no difference seen in {_listed(outcomes['no difference seen'])}."
-    parts = [
-        f"{outcome} in {_listed(outcomes[outcome])}"
-        for outcome in ("better", "worse", "no difference seen", "cannot be judged")
-        if outcome in outcomes
-    ]
+    parts = [f"{outcome} in {_listed(outcomes[outcome])}" for outcome in _OUTCOMES if outcome in outcomes]
     return f"{ours} against {theirs}: {'; '.join(parts)}."
 
 
@@ -234,4 +281,8 @@ def _more_seeds(metrics: Sequence[MetricVerdict]) -> list[str]:
 def _listed(words: Sequence[str]) -> str:
     """Return words as an enumeration; abbreviations keep their capitals."""
     lowered = [word if word.isupper() else word[0].lower() + word[1:] for word in words]
-    return lowered[0] if len(lowered) == 1 else f"{', '.join(lowered[:-1])} and {lowered[-1]}"
+    return _enumerated(lowered)
+
+
+def _enumerated(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

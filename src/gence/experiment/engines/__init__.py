@@ -59,7 +59,10 @@ class Engine(Protocol):
     """Something that does the tasks of a plan."""
 
     def capacity(self, device: str) -> Capacity:
-        """Return what can be done at once, from which the size of cohorts follows where it is not given."""
+        """Return what can be done at once, from which the size of cohorts follows where it is not given.
+
+        An engine that trains on this machine raises `ValueError` for a device that is not here.
+        """
 
     def execute(self, plan: Plan, options: WorkOptions, control: Control) -> None:
         """Take tasks from the plan, do them and settle them, until none is left or `control.should_stop()`."""

@@ -48,6 +48,10 @@ class GpusEngine:
             raise ValueError(
                 'the engine "gpus" found no GPU; use the engine "local", or give workers=N for N processes on the CPU'
             )
+        if device not in ("auto", "cpu"):
+            from gence.experiment.device import check_device
+
+            check_device(device)
         return Capacity(cohorts=count, on_gpu=bool(gpus) and device != "cpu")
 
     def execute(self, plan: Plan, options: WorkOptions, control: Control) -> None:

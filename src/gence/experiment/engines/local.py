@@ -19,6 +19,10 @@ class LocalEngine:
             return Capacity(cohorts=1, on_gpu=False)
         import torch
 
+        from gence.experiment.device import check_device
+
+        if device != "auto":
+            check_device(device)
         return Capacity(cohorts=1, on_gpu=torch.cuda.is_available())
 
     def execute(self, plan: Plan, options: WorkOptions, control: Control) -> None:
