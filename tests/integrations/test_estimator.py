@@ -12,6 +12,7 @@ import torch
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_breast_cancer, load_iris, load_wine
+from sklearn.ensemble import BaggingClassifier
 from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.pipeline import make_pipeline
@@ -154,3 +155,26 @@ def test_wrong_factory_and_weights_are_named() -> None:
         GenCEClassifier().fit(X, y, sample_weight=-np.ones(len(y)))
     with pytest.raises(ValueError, match=r"(?i)sample.weight"):  # scikit-learn's own words from 1.9 on
         GenCEClassifier().fit(X, y, sample_weight=np.zeros(len(y)))
+
+
+def test_early_stopping_holds_out_rows_that_count() -> None:
+    data, target = load_iris(return_X_y=True)
+    weights = np.zeros(150)
+    weights[::15] = 1.0  # ten rows; a tenth of all 150 would mostly be rows that do not count
+    model = GenCEClassifier(early_stopping=True, random_state=0, max_iter=20).fit(data, target, weights)
+    again = GenCEClassifier(early_stopping=True, random_state=0, max_iter=20).fit(data[::15], target[::15])
+    assert model.validation_curve_ is not None
+    assert np.isfinite(model.validation_curve_).all()
+    assert model.validation_curve_ == again.validation_curve_
+    with pytest.raises(ValueError, match=r"validation_fraction: 0\.1 of the 1 rows .* leaves none to train on"):
+        GenCEClassifier(early_stopping=True).fit(data, target, np.eye(150)[0])
+    bagged = BaggingClassifier(
+        GenCEClassifier(early_stopping=True, random_state=0, max_iter=2), n_estimators=40, random_state=0
+    ).fit(data[::5], target[::5])
+    assert all(np.isfinite(one.validation_curve_).all() for one in bagged.estimators_)
+
+
+@pytest.mark.parametrize("outputs", [2, 5])
+def test_a_network_with_the_wrong_number_of_outputs_is_named(outputs: int) -> None:
+    with pytest.raises(ValueError, match=rf"network: expected .* shape \(89, 3\) here, it gave \(89, {outputs}\)"):
+        fitted(network=lambda n_features, n_classes: nn.Linear(n_features, outputs))

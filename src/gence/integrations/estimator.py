@@ -52,7 +52,8 @@ class GenCEClassifier(ClassifierMixin, BaseEstimator):
         batch_size: rows of a step; None takes all. GenCE compares a batch's rows, so small batches change the loss.
         early_stopping: hold out ``validation_fraction`` of the rows, stop once their log loss has not fallen for
             ``n_iter_no_change`` epochs, and keep the best epoch's weights.
-        validation_fraction: share of the rows that are held out.
+        validation_fraction: share of the rows that are held out, class by class where there are enough rows for that.
+            Rows of weight 0 are not among them.
         n_iter_no_change: epochs of patience.
         device: where to train, e.g. "cuda".
         dtype: "float64" or "float32".
@@ -133,9 +134,7 @@ class GenCEClassifier(ClassifierMixin, BaseEstimator):
         draws = check_random_state(self.random_state)
         training, held_out = np.arange(len(X)), None
         if self.early_stopping:
-            training, held_out = train_test_split(
-                training, test_size=self.validation_fraction, random_state=draws, stratify=codes
-            )
+            training, held_out = self._split(np.flatnonzero(weights > 0), codes, draws)
         device = torch.device(self.device)
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(int(draws.randint(2**31 - 1)))
@@ -152,8 +151,29 @@ class GenCEClassifier(ClassifierMixin, BaseEstimator):
                 raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
         if self.batch_size is not None and self.batch_size < 1:
             raise ValueError(f"batch_size: expected at least 1, or None for all rows, got {self.batch_size}")
+        if self.early_stopping and not 0 < self.validation_fraction < 1:
+            raise ValueError(f"validation_fraction: expected a share between 0 and 1, got {self.validation_fraction}")
         if self.dtype not in ("float64", "float32"):
             raise ValueError(f'dtype: expected "float64" or "float32", got {self.dtype!r}')
+
+    def _split(
+        self, rows: np.ndarray, codes: np.ndarray, draws: np.random.RandomState
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The rows to train on and those to hold out, of the rows that count."""
+        held_out = math.ceil(self.validation_fraction * len(rows))
+        training = len(rows) - held_out
+        if training < 1:
+            raise ValueError(
+                f"validation_fraction: {self.validation_fraction} of the {len(rows)} rows with a weight above 0 leaves "
+                "none to train on. Lower it, give more rows, or set early_stopping=False."
+            )
+        present, counts = np.unique(codes[rows], return_counts=True)
+        # A bootstrap sample may have one row of a class, or fewer rows to hold out than classes.
+        by_class = counts.min() >= 2 and min(training, held_out) >= len(present)
+        first, second = train_test_split(
+            rows, test_size=held_out, random_state=draws, stratify=codes[rows] if by_class else None
+        )
+        return first, second
 
     def _torch_dtype(self) -> torch.dtype:
         return torch.float64 if self.dtype == "float64" else torch.float32
@@ -195,7 +215,8 @@ class GenCEClassifier(ClassifierMixin, BaseEstimator):
             for first in range(0, n, size):
                 which = slice(None) if order is None else order[first : first + size]
                 optimizer.zero_grad()
-                loss = weighted_loss(criterion, self.module_(inputs[which]), codes[which], weights[which])
+                logits = self._checked(self.module_(inputs[which]), len(codes[which]))
+                loss = weighted_loss(criterion, logits, codes[which], weights[which])
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
                 total += loss.detach() * weights[which].sum()
@@ -213,6 +234,14 @@ class GenCEClassifier(ClassifierMixin, BaseEstimator):
             self.module_.load_state_dict(best_state)
         self.module_.eval()
         self.n_iter_ = len(self.loss_curve_)
+
+    def _checked(self, logits: Any, rows: int) -> Tensor:
+        """A network's output, if it has one logit a class: one with more would train, and fail in predict."""
+        wanted = (rows, len(self.classes_))
+        if not isinstance(logits, Tensor) or logits.shape != wanted:
+            came = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            raise ValueError(f"network: expected a module that gives logits of shape {wanted} here, it gave {came}")
+        return logits
 
     def _log_loss(self, inputs: Tensor, codes: Tensor, weights: Tensor) -> float:
         """The held-out rows' log loss: proper, and of each row by itself, which GenCE on few rows is not."""
