@@ -105,6 +105,12 @@ def test_all_differences_zero():
     assert math.isnan(found.t_p)
 
 
+def test_equal_differences_are_left_to_the_signed_ranks():
+    found = paired_difference([0.1, 0.2], [0.0, 0.1])
+    assert all(math.isnan(x) for x in (found.t_p, found.t_low, found.t_high))
+    assert (found.wilcoxon_p, found.n) == (0.5, 2)
+
+
 def test_paired_t_test_and_interval_agree_with_scipy():
     ours, reference = (normal(8, 0) + 0.4).tolist(), normal(8, 1).tolist()
     found, expected = paired_difference(ours, reference), sp.ttest_rel(ours, reference)

@@ -49,9 +49,10 @@ class PairedDifference:
         n: pairs.
         confidence: of both intervals, such as 0.95.
         low, high: percentile bootstrap interval of the mean; NaN for n < 3, where resampling says nothing.
-        t_low, t_high: Student's t interval of the mean; NaN for n = 1.
+        t_low, t_high: Student's t interval of the mean; NaN for n = 1 and where all differences are the same but not 0.
         wilcoxon_p: two-sided signed-rank p-value, exact up to 50 pairs; see `wilcoxon_signed_rank`.
-        t_p: two-sided paired t-test; NaN for n = 1 and where all differences are 0.
+        t_p: two-sided paired t-test; NaN for n = 1 and where all differences are the same: shares of few test rows are
+            often equal by coincidence, and a spread of 0 would make any mean certain.
         smallest_p: the smallest `wilcoxon_p` that n pairs could have given.
     """
 
@@ -119,13 +120,12 @@ def paired_difference(
     low = high = t_low = t_high = t_p = math.nan
     if n >= 3:
         low, high = _bootstrap_interval(differences, confidence, resamples, seed)
-    if n >= 2:
+    varied = n >= 2 and std > rounding
+    if varied:
+        t_p = student_two_sided_p(mean / (std / math.sqrt(n)), n - 1)
+    if varied or (n >= 2 and abs(mean) <= rounding):
         half = student_critical(1 - confidence, n - 1) * std / math.sqrt(n)
         t_low, t_high = mean - half, mean + half
-        if std > rounding:
-            t_p = student_two_sided_p(mean / (std / math.sqrt(n)), n - 1)
-        elif abs(mean) > rounding:
-            t_p = 0.0  # the same difference every time
     return PairedDifference(
         mean=mean,
         std=std,
