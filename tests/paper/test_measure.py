@@ -106,6 +106,14 @@ def test_agreement_by_rule(writer) -> None:
     assert differs.endswith("GenCE less CE is +4.24 here and +6.86 in print, mean over 2 rows.")
 
 
+def test_it_is_said_why_nothing_can_be_judged(writer) -> None:
+    ece, beside = load_exhibit("ece"), ", so no difference from the print can be judged."
+    writer.cell(ece, "cifar100-2000-vgg19", "ce", [2.0])
+    assert agreement(ece, writer.store) == ["No cell has two seeds yet" + beside]
+    writer.cell(ece, "cifar100-2000-vgg19", "gence", [2.0, 2.1, 2.2])
+    assert agreement(ece, writer.store) == ["No cell with two seeds has a printed value" + beside]
+
+
 def test_agreement_of_the_figures(writer) -> None:
     batch = load_exhibit("batch_size")
     accuracies = {25: 60.0, 50: 66.0, 100: 65.0, 200: 61.0}

@@ -43,7 +43,9 @@ def _beside_print(exhibit: Exhibit, measured: Sequence[MeasuredRow]) -> list[str
         if cell.standard_errors is not None
     ]
     if not judged:
-        return ["No cell has two seeds yet, so no difference from the print can be judged."]
+        usable = any(_usable(cell) for one in measured for cell in one.cells.values())
+        what = "No cell with two seeds has a printed value" if usable else "No cell has two seeds yet"
+        return [f"{what}, so no difference from the print can be judged."]
     close = sum(abs(errors) <= CLOSE for *_, errors in judged if errors is not None)
     sentences = [
         f"{close} of {len(judged)} measured cells lie within {CLOSE:g} standard errors of the printed value"
