@@ -7,13 +7,17 @@ STAMP  := $(VENV)/.ready
 DEMO   := lab
 TESTS  := lab,timm,tune,ray,hub,tensorboard,sklearn,hf,lightning,docs,dev
 
+# Files in the order of tests/conftest.py. Coverage, which makes tests half as slow again, is for the losses alone.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
+
 .PHONY: demo test docs lint types imports setup browser clean
 
 demo: $(VENV)/.demo
 	$(BIN)/gence compare
 
 test: setup browser lint types imports
-	$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder --cov=gence --cov-report=term:skip-covered --durations=15
+	$(PYTEST) tests/losses --cov --cov-report=term:skip-covered --cov-fail-under=95
+	$(PYTEST) --ignore=tests/losses --durations=15
 
 docs: setup
 	$(BIN)/mkdocs build --strict

@@ -1,6 +1,7 @@
-"""The Triton kernels in CI: their tests, run on the CPU by Triton's interpreter, in a process of its own.
+"""The Triton kernels in CI: their tests, run on the CPU by Triton's interpreter, in processes of their own.
 
 Triton decides when it is imported whether it interprets, so this process, which may have imported it, cannot do it.
+Two classes, because workers take whole classes: so the two halves run side by side.
 """
 
 import os
@@ -13,10 +14,11 @@ import pytest
 pytest.importorskip("triton", minversion="3.6")
 
 
-def test_kernels_in_the_interpreter():
-    cases = Path(__file__).with_name("test_kernels_cases.py")
+def interpret(cases: str) -> None:
+    """Run the cases that ``pytest -k`` selects."""
+    file = Path(__file__).with_name("test_kernels_cases.py")
     found = subprocess.run(
-        [sys.executable, "-m", "pytest", str(cases), "-q", "-p", "no:cacheprovider", "-p", "no:xdist"],
+        [sys.executable, "-m", "pytest", str(file), "-k", cases, "-q", "-p", "no:cacheprovider", "-p", "no:xdist"],
         env={**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -24,3 +26,13 @@ def test_kernels_in_the_interpreter():
     )
     assert found.returncode == 0, found.stdout[-6000:] + found.stderr[-2000:]
     assert " passed" in found.stdout
+
+
+class TestLongRows:
+    def test_in_the_interpreter(self) -> None:
+        interpret("stream")
+
+
+class TestShortRows:
+    def test_in_the_interpreter(self) -> None:
+        interpret("not stream")
