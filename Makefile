@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.ready
 DEMO   := lab
 TESTS  := lab,timm,tune,ray,hub,tensorboard,sklearn,hf,lightning,docs,dev
 
-# Files in the order of tests/conftest.py. Coverage, which makes tests half as slow again, is for the losses alone.
+# Files in the order of tests/conftest.py. Coverage, which slows tests down, is for the losses alone.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
 
 .PHONY: demo test docs lint types imports setup browser clean

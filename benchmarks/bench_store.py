@@ -23,8 +23,10 @@ from gence.experiment import records
 from gence.experiment.environment import environment_record
 from gence.experiment.grid import Grid
 from gence.experiment.result import RunResult
+from gence.experiment.same_data import check_recorded_data, recorded_checksums
 from gence.experiment.spec import RunSpec
 from gence.experiment.store import Store
+from gence.report.concerns import image_concerns
 
 
 def grid(count: int) -> Grid:
@@ -53,7 +55,7 @@ def result(rng: random.Random) -> RunResult:
 def fill(store: Store, specs: list[RunSpec]) -> None:
     """Write records without flushing each to the disk: the benchmark is about reading."""
     rng = random.Random(0)
-    environment = environment_record()
+    environment = {**environment_record(), "data": {"train": "0" * 64, "test": "1" * 64}}
     for spec in specs:
         path = store.root / "records" / spec.key[:2] / f"{spec.key}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -80,13 +82,18 @@ def measure(root: Path, count: int) -> dict[str, object]:
 
     def missing() -> None:
         fresh = grid(count).specs()[:count]  # new objects, so that their keys are computed too
-        assert len(Store(store.root).missing(fresh)) == 100
+        place = Store(store.root)
+        assert len(place.missing(fresh)) == 100
+        check_recorded_data(fresh, place)  # as `gence run` does
 
     def forget() -> None:
         shutil.rmtree(store.root / "cache", ignore_errors=True)
 
     def frame() -> None:
-        assert len(Store(store.root).frame()) == count - 100
+        place = Store(store.root)
+        found = place.frame()
+        assert len(found) == count - 100
+        assert not image_concerns(recorded_checksums(place.line(key)) for key in found["key"])  # as `gence show` does
 
     figures: dict[str, object] = {"records": count - 100, "megabytes": round(size / 1e6, 1)}
     figures["missing"] = timed(missing, 5)

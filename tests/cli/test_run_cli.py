@@ -123,7 +123,7 @@ def test_failed_runs_end_with_an_error(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"small_cnn"', '"smal_cnn"', "model is 'smal_cnn'; did you mean 'small_cnn'"),
+        ('"small_cnn"', '"smal_cnn"', "unknown model 'smal_cnn'; the nearest is 'small_cnn'"),
         ('data = "digits"', 'data = "nowhere/photos"', "nowhere/photos is no known data set"),
         ("subset = 100", 'ood = ["nowhere/else"]', "nowhere/else is no known data set"),
     ],

@@ -272,6 +272,15 @@ def test_deterministic_on_request(kind, rows, regime):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
+def test_plans_of_many_sizes_are_not_kept_for_ever(monkeypatch):
+    from gence.losses.kernels import usual_call
+
+    monkeypatch.setattr(usual_call, "_MOST_PLANS", 2)
+    for n in (4, 5, 6, 7):
+        check(*make("index", n, 5, torch.float32))
+        assert 1 <= len(usual_call._plans) <= 2
+
+
 def test_layouts_of_dense_prediction(regime):
     torch.manual_seed(0)
     logits = torch.randn(2, 5, 3, 2, device=DEVICE)

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gence.data.sources import container_paths
-from gence.experiment.fields import check_choice
 from gence.experiment.spec import RunSpec
-from gence.models import known_models
-
-_TIMM = "timm:"
+from gence.models import check_model
 
 
 def check_ready(specs: Iterable[RunSpec], *, data: bool = True) -> None:
@@ -20,13 +17,12 @@ def check_ready(specs: Iterable[RunSpec], *, data: bool = True) -> None:
         data: whether data are looked for; they need not be here for runs that train elsewhere.
 
     Raises:
-        SpecError: there is no such network. Those of timm are not looked up.
+        ValueError: there is no such network. Those of timm are not looked up.
         DataError: there is no such data set.
     """
     specs = list(specs)
     for model in dict.fromkeys(spec.model for spec in specs):
-        if not model.startswith(_TIMM):
-            check_choice("model", model, (*known_models(), f"{_TIMM}NAME"))
+        check_model(model)
     if data:
         for source in dict.fromkeys(source for spec in specs for source in (spec.data, *spec.ood)):
             container_paths(source, None)

@@ -226,13 +226,14 @@ def _usual_by_triton(logits: Tensor, index: Tensor, ignore_index: int, reduction
         or (logits.is_cuda and logits.device.index != torch.cuda.current_device())
     ):
         return None
-    loss: Tensor | None = _eager()[2](logits, index, ignore_index, reduction, loss_dtype(logits))
+    *_, usual_loss = _eager()
+    loss: Tensor | None = usual_loss(logits, index, ignore_index, reduction, loss_dtype(logits))
     return loss
 
 
 @functools.cache
 def _eager() -> tuple[Any, Any, Any]:
-    """The kernels' entries, imported where there is Triton, and looked up once: at each call it would cost 10 us."""
+    """The kernels' entries, imported where there is Triton, and looked up once: a call must not import."""
     from gence.losses.kernels import autograd
     from gence.losses.kernels.problem import problem_of
     from gence.losses.kernels.usual_call import usual_loss

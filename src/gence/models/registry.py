@@ -28,6 +28,7 @@ _BACKBONES: dict[str, Callable[..., Backbone]] = {
     "vgg19": vgg19,
     "wrn16_8": wrn16_8,
 }
+_TIMM = "timm:"
 
 
 def known_models() -> tuple[str, ...]:
@@ -37,6 +38,19 @@ def known_models() -> tuple[str, ...]:
     ('mlp', 'resnet18', 'resnet50', 'small_cnn', 'vgg19', 'wrn16_8')
     """
     return tuple(sorted(_BACKBONES))
+
+
+def check_model(name: str) -> None:
+    """Raise `ValueError` for a name that :func:`create_model` does not know; those of timm are not looked up.
+
+    >>> check_model("timm:resnet10t")
+    """
+    if not name.startswith(_TIMM) and name not in _BACKBONES:
+        nearest = difflib.get_close_matches(name, known_models(), n=1, cutoff=0.4)
+        hint = f"; the nearest is {nearest[0]!r}" if nearest else ""
+        raise ValueError(
+            f"unknown model {name!r}{hint}; known: {', '.join(known_models())}, and timm:NAME for any timm network"
+        )
 
 
 def create_model(
@@ -94,12 +108,7 @@ def create_model(
 
 
 def _create_backbone(name: str, *, in_channels: int, image_size: int, stem: str) -> Backbone:
-    if name.startswith("timm:"):
-        return timm_backbone(name.removeprefix("timm:"), in_channels=in_channels, image_size=image_size, stem=stem)
-    if name not in _BACKBONES:
-        nearest = difflib.get_close_matches(name, known_models(), n=1, cutoff=0.4)
-        hint = f"; the nearest is {nearest[0]!r}" if nearest else ""
-        raise ValueError(
-            f"unknown model {name!r}{hint}; known: {', '.join(known_models())}, and timm:NAME for any timm network"
-        )
+    check_model(name)
+    if name.startswith(_TIMM):
+        return timm_backbone(name.removeprefix(_TIMM), in_channels=in_channels, image_size=image_size, stem=stem)
     return _BACKBONES[name](in_channels=in_channels, image_size=image_size, stem=stem)

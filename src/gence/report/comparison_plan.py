@@ -9,13 +9,13 @@ from pathlib import Path
 
 from gence.data import left_out_notes, load, load_images
 from gence.experiment.device import resolve_device
-from gence.experiment.fields import SpecError, check_choice
+from gence.experiment.fields import SpecError
 from gence.experiment.grid import check_losses
 from gence.experiment.problem import subset_index
 from gence.experiment.recipe import Recipe, named_recipe
 from gence.experiment.same_data import data_checksums
 from gence.experiment.spec import LossSpec, RunSpec, Subset
-from gence.models import create_model, known_models
+from gence.models import check_model, create_model
 from gence.report.arguments import Source, read_losses, read_seeds, read_source, read_sources
 from gence.report.choices import AUTO, choose_device, choose_image_size, choose_model, choose_recipe
 from gence.report.concerns import data_concerns
@@ -23,7 +23,6 @@ from gence.report.concerns import data_concerns
 PAPER_LOSSES = ("gence", "ce", "generalized_ce", "focal", "mae", "brier")
 DEFAULT_LOSSES = (*PAPER_LOSSES, "gence(anchor=0.1)")
 DEFAULT_N = {"digits": 100}
-_TIMM = "timm:"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +85,8 @@ def plan_comparison(
     data, ood = read_source("data", data), read_sources("ood", ood)
     if device != AUTO:
         resolve_device(device)
-    if not model.startswith(_TIMM):  # what timm has is asked below, once the size of the images is known
-        check_choice("model", model, (AUTO, *known_models(), f"{_TIMM}NAME"))
+    if model != AUTO:
+        check_model(model)  # what timm has is asked below, once the size of the images is known
     if image_size is None:
         image_size = choose_image_size(data, choose_device(device))
     splits = load(data, image_size=image_size, cache_dir=cache_dir, progress=True)

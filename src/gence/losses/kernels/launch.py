@@ -34,7 +34,7 @@ def launch(
     compiled = _compiled.get(name)
     if compiled is None:
         compiled = kernel[(programs,)](*args, **options(warps, registers))
-        if hasattr(compiled, "packed_metadata"):  # the interpreter returns nothing
+        if compiled is not None:
             _compiled[name] = compiled
         return compiled
     compiled[(programs, 1, 1)](*args)

@@ -9,8 +9,8 @@ from torch import Tensor
 from gence.losses.kernels import tuning
 from gence.losses.kernels.launch import multiprocessors, power_of_two
 from gence.losses.kernels.problem import Problem
+from gence.losses.kernels.tiles import VECTORS
 
-_VECTORS = 4  # class vectors that the last step leaves
 _SCALARS = 16  # floats behind the class vectors that hold scalars
 _SHARES = 16  # floats that each program of the last step leaves
 _MOST_PROGRAMS = 64  # of the last step
@@ -19,7 +19,7 @@ _ROWS_OF_PROGRAM = 1 << 14  # rows whose costs one program of the last step adds
 
 def class_floats(K: int) -> int:
     """Size of the buffer with the class vectors, the scalars, and the last step's shares."""
-    return _VECTORS * padded_classes(K) + _SCALARS + _SHARES * _MOST_PROGRAMS
+    return int(VECTORS.value) * padded_classes(K) + _SCALARS + _SHARES * _MOST_PROGRAMS
 
 
 def finalise_layout(n: int, K: int) -> tuple[int, int]:

@@ -88,7 +88,7 @@ class _Kernel:
             self.run(*args)
             return
         compiled = launch(self.function, self.grid[0], self.warps, self.key, args)
-        if compiled is not None and hasattr(compiled, "packed_metadata"):  # the interpreter compiles nothing
+        if compiled is not None:
             self.run = compiled[self.grid]
 
 
