@@ -23,10 +23,9 @@ from gence.experiment import records
 from gence.experiment.environment import environment_record
 from gence.experiment.grid import Grid
 from gence.experiment.result import RunResult
-from gence.experiment.same_data import check_recorded_data, recorded_checksums
+from gence.experiment.same_data import check_recorded_data
 from gence.experiment.spec import RunSpec
 from gence.experiment.store import Store
-from gence.report.concerns import image_concerns
 
 
 def grid(count: int) -> Grid:
@@ -90,10 +89,7 @@ def measure(root: Path, count: int) -> dict[str, object]:
         shutil.rmtree(store.root / "cache", ignore_errors=True)
 
     def frame() -> None:
-        place = Store(store.root)
-        found = place.frame()
-        assert len(found) == count - 100
-        assert not image_concerns(recorded_checksums(place.line(key)) for key in found["key"])  # as `gence show` does
+        assert len(Store(store.root).frame()) == count - 100
 
     figures: dict[str, object] = {"records": count - 100, "megabytes": round(size / 1e6, 1)}
     figures["missing"] = timed(missing, 5)
