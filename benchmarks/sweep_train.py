@@ -24,14 +24,20 @@ from gence.models import ImageClassifier
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "default": {},
+    "searched": {"search": True},
     "combined": {"combo_kernels": True},
     "tuned blocks": {"coordinate_descent_tuning": True},
     "1x1 as product": {"conv_1x1_as_mm": True},
     "moments": {"moments": True},
+    "moments, searched": {"moments": True, "search": True},
     "moments, combined": {"moments": True, "combo_kernels": True},
+    "all three": {"moments": True, "combo_kernels": True, "search": True},
     "autotuned": {"max_autotune": True, "conv_1x1_as_mm": True, "moments": True, "combo_kernels": True},
 }
-"""Options of torch.compile's backend by name; ``moments`` is ours: see `MomentsBatchNorm2d`."""
+"""Options of torch.compile's backend by name; two are ours.
+
+``moments``: see `MomentsBatchNorm2d`; ``search``: cuDNN times its algorithms for each convolution and takes the fastest.
+"""
 
 
 class _NormaliseByMoments(torch.autograd.Function):
@@ -95,6 +101,7 @@ def measure(name: str, model: str, runs: int, epochs: int) -> dict[str, Any]:
     """Train one cohort under a setting and return what a step costs."""
     options = dict(SETTINGS[name])
     moments = options.pop("moments", False)
+    torch.backends.cudnn.benchmark = options.pop("search", False)
     create = trainee.create_model
 
     def create_changed(*args: Any, **kwargs: Any) -> ImageClassifier:

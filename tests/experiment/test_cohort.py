@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from gence.experiment.checkpoint import CohortCheckpoint
-from gence.experiment.cohort import CohortProgress, train_cohort
+from gence.experiment.cohort import CohortProgress, _marginal_kl, train_cohort
 from gence.experiment.device import resolve_device
 from gence.experiment.spec import Subset
+from gence.metrics import marginal_divergence
 from tests.experiment.small_runs import same_outcome, small_spec
 
 MIXED = {"recipe.mixup_alpha": 0.2, "recipe.cutmix_alpha": 1.0, "recipe.mix_probability": 0.5}
@@ -174,6 +175,16 @@ def test_progress_tells_loss_accuracy_and_time_left():
     assert "train_accuracy" not in results[1].curves
     assert seen[0].left_s > 0
     assert seen[-1].left_s == 0
+
+
+def test_the_drift_of_many_epochs_is_that_of_each():
+    sums, prior = 2000 * torch.rand(5, 3 + 4, dtype=torch.float64), torch.tensor([0.5, 0.3, 0.2, 0.0]).double()
+    sums[1, 3] = 0.0
+    expected = [float(marginal_divergence(row[None, 3:].clamp_min(1e-300).log(), prior)) for row in sums[:3]]
+    sums[3, 4], sums[4, 3:] = math.nan, math.inf
+    found = _marginal_kl(sums, prior)
+    assert found[:3] == pytest.approx(expected, rel=1e-12)
+    assert all(math.isnan(value) for value in found[3:])
 
 
 def test_tuning_is_judged_on_the_held_out_part():

@@ -89,6 +89,10 @@ def register(app: typer.Typer) -> None:
         )
         for key, error in report.failed.items():
             typer.echo(f"{key} failed: {error}", err=True)
+        if "open_choices" in names:
+            from gence.paper.open_choices import search_sentence
+
+            typer.echo(search_sentence(place))
         exit_if_interrupted(report.stopped)
         if report.failed:
             raise typer.Exit(1)

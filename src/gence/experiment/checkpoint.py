@@ -95,7 +95,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], notes: dict[str, str])
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    contiguous = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    contiguous = {name: value.detach().contiguous().cpu() for name, value in tensors.items()}
     with atomic.writing(path) as part:
         try:
             save_file(contiguous, part, metadata=notes)

@@ -6,6 +6,7 @@ on the device: so the same code runs eagerly on a CPU and as a captured graph on
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ class Trainee:
         problem: the data of the spec's seed.
         feed: that seed's batches, shared with the runs of other losses.
         run_backbone: ``backbone, images -> features``; compiled where that pays.
+        untrained: networks as they begin, shared by the runs of a cohort: to copy one is faster than to make it.
 
     ``classifier`` is the network that is judged; ``model`` is what the optimiser sees (here the same).
     """
@@ -39,13 +41,20 @@ class Trainee:
     predicts = True
     """Whether the outputs in training are logits, so that they have an accuracy and a class marginal."""
 
-    def __init__(self, spec: RunSpec, problem: Problem, feed: EpochFeed, run_backbone: RunBackbone) -> None:
+    def __init__(
+        self,
+        spec: RunSpec,
+        problem: Problem,
+        feed: EpochFeed,
+        run_backbone: RunBackbone,
+        untrained: dict[tuple[Any, ...], ImageClassifier] | None = None,
+    ) -> None:
         self.spec, self.problem, self.feed, self.run_backbone = spec, problem, feed, run_backbone
         device = problem.prior.device
         recipe = spec.recipe
         self.num_classes = K = len(problem.classes)
         self.bf16 = uses_bf16(spec, device)
-        self.classifier = self._create_classifier()
+        self.classifier = self._create_classifier({} if untrained is None else untrained)
         self.model = self._create_model().to(device).to(memory_format=torch.channels_last)
         self.criterion = create_criterion(spec, problem.prior)
         self.trained = [p for p in self.model.parameters() if p.requires_grad]
@@ -125,19 +134,23 @@ class Trainee:
     def _create_model(self) -> nn.Module:
         return self.classifier
 
-    def _create_classifier(self) -> ImageClassifier:
+    def _create_classifier(self, untrained: dict[tuple[Any, ...], ImageClassifier]) -> ImageClassifier:
         recipe, problem = self.spec.recipe, self.problem
         _, channels, height, _ = problem.train.images.shape
-        return create_model(
-            self.spec.model,
-            num_classes=self.num_classes,
-            in_channels=channels,
-            image_size=height,
-            stem=recipe.stem,
-            init=recipe.init,
-            head_bias=recipe.head_bias,
-            seed=stream_seed(self.spec.seed, "init"),
-        )
+        same = (self.spec.model, self.num_classes, channels, height, recipe.stem, recipe.init, recipe.head_bias,
+                self.spec.seed)  # fmt: skip
+        if same not in untrained:
+            untrained[same] = create_model(
+                self.spec.model,
+                num_classes=self.num_classes,
+                in_channels=channels,
+                image_size=height,
+                stem=recipe.stem,
+                init=recipe.init,
+                head_bias=recipe.head_bias,
+                seed=stream_seed(self.spec.seed, "init"),
+            )
+        return copy.deepcopy(untrained[same])
 
     def _create_optimizer(self, lr: float | Tensor) -> torch.optim.Optimizer:
         recipe = self.spec.recipe

@@ -31,7 +31,7 @@ def grid_specs(
 
     Args:
         names: exhibits, "open_choices", "tuned" (final runs of what was tuned in the store), or TOML files.
-        store: where tuned settings are looked up.
+        store: where tuned settings are looked up, and which candidates of the search went on.
         rows: patterns of row names, for exhibits.
         losses: column names, for exhibits; losses as they were tuned, for "tuned".
         seeds: how many seeds, from 0; by default what the grid says itself: 5, 3 for a study, 2 for the search.
@@ -55,7 +55,7 @@ def grid_specs(
                     "change nothing there: leave them out"
                 )
             runs += open_choices.open_choice_specs(
-                rows=tuple(rows) or open_choices.CELLS, seeds=seeds or open_choices.SEEDS
+                store, rows=tuple(rows) or open_choices.CELLS, seeds=seeds or open_choices.SEEDS
             )
         elif name == "tuned":
             under = named_recipe(recipe) if recipe else None

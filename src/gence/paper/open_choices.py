@@ -1,8 +1,12 @@
 """The choices the paper's recipe leaves open, resolved by evidence from cross-entropy alone.
 
 The recipe names RandAugment, MixUp and CutMix but not their strengths, and no initialisation. Each candidate sets them;
-cross-entropy is trained under every candidate on four cells of Table 1, and the candidate whose accuracies come closest
-to the printed ones is the recipe called "paper". No other loss is looked at before that is settled.
+cross-entropy is trained under them on four cells of Table 1, and the candidate whose accuracies come closest to the
+printed ones is the recipe called "paper". No other loss has a say in it.
+
+The rule, fixed when no cell but the first had a record: every candidate is tried on the two cells with N = 2000; the
+`GO_ON` closest there go on to the two with N = 5000 (more, if the last of them tie), the others are out; of those that
+went on, the closest over all four cells is chosen (of equals, the one listed first). One seed is enough for a cell.
 
 Distance: the root mean square over the cells of (our mean less the printed mean), in percentage points. Not in units of
 the printed standard deviations: over five seeds those are uncertain themselves and differ by a factor of nine between
@@ -13,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gence.experiment.recipe import Recipe
@@ -27,6 +31,12 @@ SEEDS = 2
 
 CELLS = ("cifar100-2000-vgg19", "cifar10-2000-vgg19", "cifar100-5000-vgg19", "cifar10-5000-vgg19")
 """Rows of Table 1. VGG-19 at both sizes: the cheapest cells, and those where the recipe matters most."""
+
+FIRST = CELLS[:2]
+"""The cells every candidate is tried on; the others are for those that go on."""
+
+GO_ON = 4
+"""How many candidates go on."""
 
 _AS_PRINTED = Recipe()
 _MIXED: dict[str, Any] = {"mixup_alpha": 0.2, "cutmix_alpha": 1.0}
@@ -59,33 +69,44 @@ class Judged:
         recipe: what it is.
         means: our mean accuracy in per cent for each of `CELLS`; None where there is no record.
         counts: seeds behind each mean.
-        distance: root mean square difference from the printed values; NaN unless every cell has a record.
+        first_distance: root mean square difference from the printed values of `FIRST`; NaN unless both have a record.
+        distance: likewise over all cells; NaN unless every cell has a record, and for a candidate that is out.
+        out: whether `GO_ON` others are closer on `FIRST`; None while any candidate lacks one of these cells.
     """
 
     name: str
     recipe: Recipe
     means: tuple[float | None, ...]
     counts: tuple[int, ...]
+    first_distance: float
     distance: float
+    out: bool | None = None
 
 
-def open_choice_specs(*, rows: Sequence[str] = CELLS, seeds: int = SEEDS) -> list[RunSpec]:
+def open_choice_specs(store: Store, *, rows: Sequence[str] = CELLS, seeds: int = SEEDS) -> list[RunSpec]:
     """Return the runs of the search: cross-entropy under each candidate, cell by cell and within a cell seed by seed.
 
+    Beyond `FIRST` these are the candidates that went on, and none while that is not known: ask again when the first
+    cells are recorded.
+
     Args:
+        store: where the records are that say which candidates went on.
         rows: the cells, names or patterns of rows of Table 1.
         seeds: how many seeds, from 0.
     """
+    out = {one.name: one.out for one in judge(store)}
+    went_on = [recipe for name, recipe in CANDIDATES.items() if out[name] is False]
     return [
         spec
         for row in table1().selected(tuple(rows) or CELLS)
-        for runs in zip(*(_runs(row, recipe, seeds) for recipe in CANDIDATES.values()), strict=True)
+        for recipes in [CANDIDATES.values() if row.name in FIRST else went_on]
+        for runs in zip(*(_runs(row, recipe, seeds) for recipe in recipes), strict=True)
         for spec in runs
     ]
 
 
 def judge(store: Store) -> list[Judged]:
-    """Return how each candidate does by the store's records, the closest first and the incomplete last."""
+    """Return how each candidate does by the store's records: the closest first, then the incomplete, then those out."""
     present = store.keys()
     rows = [table1().selected([name])[0] for name in CELLS]
     judged = []
@@ -97,14 +118,31 @@ def judge(store: Store) -> list[Judged]:
             found = [100 * store.read(key).result.metrics["accuracy"] for key in keys]
             means.append(sum(found) / len(found) if found else None)
             counts.append(len(found))
-        judged.append(Judged(name, recipe, tuple(means), tuple(counts), _distance(rows, means)))
-    return sorted(judged, key=lambda one: (math.isnan(one.distance), one.distance))
+        first = _distance(rows[: len(FIRST)], means[: len(FIRST)])
+        judged.append(Judged(name, recipe, tuple(means), tuple(counts), first, _distance(rows, means)))
+    firsts = sorted(one.first_distance for one in judged)
+    if not any(map(math.isnan, firsts)):
+        judged = [replace(one, out=one.first_distance > firsts[GO_ON - 1]) for one in judged]
+        judged = [replace(one, distance=math.nan) if one.out else one for one in judged]
+    return sorted(judged, key=lambda one: (bool(one.out), _nan_last(one.distance), _nan_last(one.first_distance)))
 
 
 def chosen(store: Store) -> Judged | None:
-    """Return the candidate that is closest, or None while any candidate lacks a cell: the search is not over."""
-    judged = judge(store)
+    """Return the candidate that is closest, or None while one that is not out lacks a cell: the search is not over."""
+    judged = [one for one in judge(store) if not one.out]
     return None if any(math.isnan(one.distance) for one in judged) else judged[0]
+
+
+def search_sentence(store: Store) -> str:
+    """Return what the search has found, or what to do next."""
+    found = chosen(store)
+    if found is not None:
+        return f"Chosen, on cross-entropy alone: {found.name} (distance {found.distance:.2f})."
+    if judge(store)[0].out is None:
+        lacking, then = "not every candidate has both cells of N = 2000", f", and again for the {GO_ON} closest"
+    else:
+        lacking, then = "not every candidate that went on has both cells of N = 5000", ""
+    return f"The search is not over: {lacking}. Next: gence run open_choices{then}."
 
 
 def _runs(row: Row, recipe: Recipe, seeds: int) -> list[RunSpec]:
@@ -116,3 +154,7 @@ def _distance(rows: Sequence[Row], means: Sequence[float | None]) -> float:
         return math.nan
     squares = [(mean - row.printed["ce"].mean) ** 2 for row, mean in zip(rows, means, strict=True) if mean is not None]
     return math.sqrt(sum(squares) / len(squares))
+
+
+def _nan_last(value: float) -> float:
+    return math.inf if math.isnan(value) else value

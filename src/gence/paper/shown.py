@@ -11,7 +11,7 @@ from gence.paper import EXHIBITS, load_exhibit
 from gence.paper.agreement import agreement
 from gence.paper.epoch_time import epoch_time_table
 from gence.paper.exhibit import SEEDS, Exhibit
-from gence.paper.open_choices import chosen
+from gence.paper.open_choices import search_sentence
 from gence.paper.remedies_table import METRICS as REMEDIES
 from gence.paper.remedies_table import remedies_shown
 from gence.paper.tables import cost_table, exhibit_table, search_table
@@ -45,7 +45,7 @@ def shown(
         return remedies_shown(name, store, rows=rows, seeds=seeds, recipe=under)
     seeds = SEEDS if seeds is None else seeds
     if name == "open_choices":
-        return search_table(store), [_search_sentence(store)]
+        return search_table(store), [search_sentence(store)]
     if name == "epoch_time":
         return epoch_time_table(store)
     if name == "costs":
@@ -62,10 +62,3 @@ def shown(
         *sentences,
         *(f"Assumed: {one}" for one in exhibit.assumptions),
     ]
-
-
-def _search_sentence(store: Store) -> str:
-    found = chosen(store)
-    if found is None:
-        return "The search is not over: not every candidate has a record in all four cells."
-    return f"Chosen, on cross-entropy alone: {found.name} (distance {found.distance:.2f})."
