@@ -36,7 +36,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 """Options of torch.compile's backend by name; two are ours.
 
-``moments``: see `MomentsBatchNorm2d`; ``search``: cuDNN times its algorithms for each convolution and takes the fastest.
+``moments``: see `MomentsBatchNorm2d`; ``search``: cuDNN times its algorithms for each convolution.
 """
 
 

@@ -59,7 +59,7 @@ def test_equal_meaning_has_an_equal_key():
     assert make(seed=np.int64(3)).key == make(seed=3.0).key == make(seed=3).key
     assert make(loss="gence(anchor=1)").key == make(loss={"name": "gence", "anchor": 1.0}).key
     assert make(loss="gence( prior=train,anchor=0.1 )").key == make(loss="gence(anchor=0.10, prior='train')").key
-    assert make(recipe={"base": "paper", "mixup_alpha": 0.2}).key == make(recipe="paper").key
+    assert make(recipe={"base": "paper", "mix_probability": 0.1}).key == make(recipe="paper").key
     assert make(subset=2000).key == make(subset={"n": 2000}).key
 
 

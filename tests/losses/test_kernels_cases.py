@@ -273,12 +273,48 @@ def test_deterministic_on_request(kind, rows, regime):
 
 
 def test_plans_of_many_sizes_are_not_kept_for_ever(monkeypatch):
-    from gence.losses.kernels import usual_call
+    from gence.losses import fused
 
-    monkeypatch.setattr(usual_call, "_MOST_PLANS", 2)
+    monkeypatch.setattr(fused, "_MOST_PLANS", 2)
     for n in (4, 5, 6, 7):
         check(*make("index", n, 5, torch.float32))
-        assert 1 <= len(usual_call._plans) <= 2
+        assert 1 <= len(fused._plans) <= 2
+
+
+def test_a_plan_is_used_only_under_the_settings_it_was_made_for(monkeypatch):
+    from gence.losses import fused
+
+    logits, target = make("index", 6, 5, torch.float16)
+    z = logits.clone().requires_grad_()
+    used = []
+    planned = fused._planned_loss
+    monkeypatch.setattr(fused, "_planned_loss", lambda *args: used.append(planned(*args)) or used[-1])
+
+    def by_plan(*args, **options):
+        used.clear()
+        loss = gence.gen_cross_entropy(*args, **options)
+        return loss if bool(used) and used[0] is not None else None
+
+    with gence.set_backend("triton"):
+        assert by_plan(z, target).dtype == torch.float16
+        with torch.autocast(DEVICE, dtype=HALF):
+            assert by_plan(z, target).dtype == torch.float32
+        assert by_plan(z, target, reduction="sum") > by_plan(z, target)
+        assert by_plan(z, target, ignore_index=int(target[0])) != by_plan(z, target)
+        for options in ({"anchor": 0.1}, {"anchor": torch.tensor(0.0, device=DEVICE)}, {"label_smoothing": 0.1}):
+            assert by_plan(z, target, **options) is None
+        assert by_plan(logits, target) is None
+        with torch.no_grad():
+            assert by_plan(z, target) is None
+        with pytest.raises((TypeError, ValueError), match="reduction"):
+            gence.gen_cross_entropy(z, target, reduction=["mean"])
+        with pytest.raises(TypeError, match="ignore_index"):
+            gence.gen_cross_entropy(z, target, ignore_index=-100.0)
+    with gence.set_backend("torch"):
+        torch.testing.assert_close(gence.gen_cross_entropy(z, target), planned(z, target, -100, "mean"))
+    with gence.set_backend("auto"):
+        gradient = torch.func.grad(gence.gen_cross_entropy)(logits, target)
+    torch.testing.assert_close(gradient, run("torch", logits, target)[1])
 
 
 def test_layouts_of_dense_prediction(regime):
@@ -312,8 +348,9 @@ def test_a_label_out_of_range_is_nan_on_a_device_that_is_not_looked_at():
 
     logits, target = make("index", 6, 5, torch.float32)
     target[1] = 99
-    problem = problem_of(target, None, -100, "mean", 0.0, 0.0, None, logits)
-    assert bool(autograd.loss(logits, None, problem, torch.float32).isnan())
+    for weight in (None, torch.zeros(5).to(DEVICE).index_fill(0, target[:1], 1.0)):
+        problem = problem_of(target, weight, -100, "sum", 0.0, 0.0, None, logits)
+        assert bool(autograd.loss(logits, None, problem, torch.float32).isnan())
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")

@@ -12,7 +12,7 @@ triton = pytest.importorskip("triton", minversion="3.6")
 from triton.backends.compiler import GPUTarget  # noqa: E402 - only where there is Triton
 from triton.compiler import ASTSource  # noqa: E402
 
-from gence.losses.kernels import implementation  # noqa: E402
+from gence.losses.kernels import implementation, usual_call  # noqa: E402
 from gence.losses.kernels.launch import options  # noqa: E402
 from gence.losses.kernels.problem import problem_of  # noqa: E402
 
@@ -26,7 +26,7 @@ def compiled(kernel: Any, warps: int, args: tuple[Any, ...], registers: int | No
     hints: dict[tuple[int], list[list[Any]]] = {}
     for parameter, value in zip(kernel.params, args, strict=True):
         at = (parameter.num,)
-        if parameter.is_constexpr:
+        if parameter.is_constexpr or value is None:
             signature[parameter.name] = "constexpr"
             constants[at] = value
         elif isinstance(value, torch.Tensor):
@@ -48,7 +48,8 @@ def launched(monkeypatch):
         assert "sm_90" in code.asm["ptx"]
         names.append(kernel.__name__)
 
-    monkeypatch.setattr(implementation, "launch", compile_only)
+    for module in (implementation, usual_call):
+        monkeypatch.setattr(module, "launch", compile_only)
     return names
 
 
@@ -65,6 +66,8 @@ def target_of(kind: str, n: int, K: int) -> Any:
     ("shape", "dtype", "kind", "settings", "kernels"),
     [
         ((100, 100), torch.float32, "two_hot", {}, ["tiny_kernel"]),
+        ((100, 10), torch.bfloat16, "index", {"label_smoothing": 0.1, "anchor": 0.1}, ["tiny_kernel"]),
+        ((16, 10), torch.float16, "probs", {}, ["tiny_kernel"]),
         ((5000, 10), torch.bfloat16, "index", {}, ["rows_forward", "finalise", "rows_backward"]),
         ((256, 1000), torch.bfloat16, "index", {}, ["rows_forward", "finalise", "rows_backward"]),
         ((256, 1000), torch.float32, "probs", {"anchor": 0.1}, ["rows_forward", "finalise", "rows_backward"]),
@@ -93,4 +96,16 @@ def test_kernels_compile_for_a_gpu(shape, dtype, kind, settings, kernels, launch
     )
     _, saved = implementation.forward(problem, logits, None, torch.float32, with_grad=True)
     implementation.backward(problem, saved, torch.ones(()), logits, None, need_context=False)
+    assert launched == kernels
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernels"),
+    [((100, 10), ["tiny_kernel"]), ((4096, 1000), ["rows_forward", "finalise", "rows_backward"])],
+)
+def test_kernels_of_the_usual_call_compile_for_a_gpu(shape, kernels, launched):
+    logits = torch.zeros(shape, dtype=torch.bfloat16, requires_grad=True)
+    labels = target_of("index", *shape)
+    plan = usual_call.plan_of(logits, labels, -100, "mean")
+    torch.autograd.grad(plan.apply(logits, labels, plan), logits)
     assert launched == kernels

@@ -9,12 +9,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from gence.losses import _checks, fused_cpu, fused_usual
 from gence.losses.backend import get_backend
 from gence.losses.targets import Target, TwoHot, check_call, flatten_logits, loss_dtype
 
 _TENSORS = (Tensor, nn.Parameter)
+_NUMBERS = (float, int)
 _TRITON_TYPES = (torch.float16, torch.bfloat16, torch.float32)
 OLDEST_TRITON = (3, 6)
 """The oldest Triton that the kernels are tested with; with an older one the plain operations compute the loss."""
@@ -30,6 +32,13 @@ def _triton_version() -> tuple[int, ...]:
 # Constants, so that a compiled graph need not ask: torch.compile can trace neither question.
 _TRITON_VERSION = _triton_version()
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+# What each call asks torch, looked up once. The public question for the device may first start CUDA, which it has.
+_transforms = torch._C._functorch.peek_interpreter_stack
+_current_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
+
+_plans: dict[tuple[Any, ...], Any] = {}
+_MOST_PLANS = 1024  # where every batch has another size, plans are made anew, and not kept for ever
 
 
 def fused_loss(
@@ -52,10 +61,19 @@ def fused_loss(
         RuntimeError: the backend is "triton" and cannot compute this.
     """
     backend = get_backend()
-    if backend == "torch" or type(input) not in _TENSORS or input.dim() == 0 or input.numel() == 0:
+    if backend == "torch" or type(input) not in _TENSORS:
         return None
     use_triton = backend == "triton" or input.is_cuda
-    if not use_triton and (not input.is_cpu or torch.compiler.is_compiling()):
+    compiling = torch.compiler.is_compiling()
+    if use_triton and not compiling and weight is None and prior is None and context is None:
+        # The tests before comparing: an anchor on the device must not be looked at.
+        if type(anchor) in _NUMBERS and type(label_smoothing) in _NUMBERS and anchor == 0 == label_smoothing:
+            loss = _planned_loss(input, target, ignore_index, reduction)
+            if loss is not None:
+                return loss
+    elif not use_triton and (compiling or not input.is_cpu):
+        return None
+    if input.dim() == 0 or input.numel() == 0:
         return None
     usual = weight is None and _is_usual(
         input, target, ignore_index, reduction, label_smoothing, anchor, prior, context
@@ -70,10 +88,6 @@ def fused_loss(
             raise RuntimeError(f'backend "triton": {reason}; use gence.set_backend("auto") to fall back by itself')
         return None
     if use_triton and usual:
-        if input.requires_grad and isinstance(target, Tensor) and not torch.compiler.is_compiling():
-            loss = _usual_by_triton(input, target, ignore_index, reduction)
-            if loss is not None:
-                return loss
         return _by_triton(input, target, weight, ignore_index, reduction, label_smoothing, anchor, prior, context)
     if usual and isinstance(target, Tensor):
         loss = fused_usual.usual_loss(input, target, ignore_index, reduction)
@@ -133,7 +147,7 @@ def _why_plain(input: Tensor) -> str | None:
     if not torch.compiler.is_compiling():
         if torch._C._functorch.peek_interpreter_stack() is not None:
             return "function transforms (vmap, grad, jvp) need plain operations"
-        if torch.autograd.forward_ad._current_level >= 0:
+        if forward_ad._current_level >= 0:
             return "forward-mode differentiation needs plain operations"
     if input.dtype == torch.float64 and input.is_cuda:
         return "float64 is computed by plain operations"
@@ -217,18 +231,71 @@ def _by_triton(
     return loss
 
 
-def _usual_by_triton(logits: Tensor, index: Tensor, ignore_index: int, reduction: str) -> Tensor | None:
-    """The usual call of a small problem that trains, or None where the general call has to look."""
+def _planned_loss(logits: Tensor, index: Any, ignore_index: Any, reduction: Any) -> Tensor | None:
+    """The usual call of a problem that trains, or None where the general call has to look.
+
+    On a small problem the checks would be a good part of the cost, so one lookup stands for them: what passed them once
+    passes them again, if nothing is different of all that they look at.
+    """
+    device, dtype = logits.device, logits.dtype
     if (
-        not torch.is_grad_enabled()
-        or logits.stride(1) != 1
-        or index.stride(0) != 1
-        or (logits.is_cuda and logits.device.index != torch.cuda.current_device())
+        not logits.requires_grad
+        or type(index) is not Tensor
+        or type(ignore_index) is not int
+        or not torch.is_grad_enabled()
+        or _transforms() is not None
+        or forward_ad._current_level >= 0
+        or (logits.is_cuda and device.index != _current_device())
     ):
         return None
-    *_, usual_loss = _eager()
-    loss: Tensor | None = usual_loss(logits, index, ignore_index, reduction, loss_dtype(logits))
-    return loss
+    key = (
+        logits.shape,
+        logits.stride(),
+        dtype,
+        device,
+        index.shape,
+        index.stride(),
+        index.dtype,
+        index.device,
+        logits.data_ptr() & 15,
+        index.data_ptr() & 15,
+        ignore_index,
+        reduction,
+        dtype is not torch.float32 and torch.is_autocast_enabled(device.type),  # decides on the type of the loss
+        torch.are_deterministic_algorithms_enabled(),
+        _tuning().version(),
+    )
+    try:
+        plan = _plans[key]
+    except KeyError:
+        if len(_plans) >= _MOST_PLANS:
+            _plans.clear()
+        plan = _plans[key] = _new_plan(logits, index, ignore_index, reduction)
+    except TypeError:  # a reduction that is no string
+        return None
+    return None if plan is None else plan.apply(logits, index, plan)
+
+
+def _new_plan(logits: Tensor, index: Tensor, ignore_index: int, reduction: Any) -> Any:
+    if (
+        not _is_usual(logits, index, ignore_index, reduction, 0.0, 0.0, None, None)
+        or logits.numel() == 0
+        or logits.stride(1) != 1
+        or index.stride(0) != 1
+        or _why_plain(logits) is not None
+        or _why_not_triton(logits, None) is not None
+    ):
+        return None
+    *_, plan_of = _eager()
+    return plan_of(logits, index, ignore_index, reduction)
+
+
+@functools.cache
+def _tuning() -> Any:
+    """The kernels' tunables; not imported before a call needs them."""
+    from gence.losses.kernels import tuning
+
+    return tuning
 
 
 @functools.cache
@@ -236,9 +303,9 @@ def _eager() -> tuple[Any, Any, Any]:
     """The kernels' entries, imported where there is Triton, and looked up once: a call must not import."""
     from gence.losses.kernels import autograd
     from gence.losses.kernels.problem import problem_of
-    from gence.losses.kernels.usual_call import usual_loss
+    from gence.losses.kernels.usual_call import plan_of
 
-    return problem_of, autograd.loss, usual_loss
+    return problem_of, autograd.loss, plan_of
 
 
 def _unit_column_stride(values: Tensor) -> Tensor:

@@ -216,15 +216,19 @@ class GenCELoss(nn.CrossEntropyLoss):
         marginal: MarginalSource | None = None,
     ) -> Tensor:
         """The loss of a batch; see :func:`gen_cross_entropy`."""
+        try:  # a module looks for buffers last, after failing elsewhere, which takes a microsecond for each
+            weight, prior = self._buffers["weight"], self._buffers["prior"]
+        except KeyError:  # somebody made one a parameter
+            weight, prior = self.weight, self.prior
         return gen_cross_entropy(
             input,
             target,
-            self.weight,
+            weight,
             self.ignore_index,
             self.reduction,
             self.label_smoothing,
             anchor=self.anchor,
-            prior=self.prior,
+            prior=prior,
             context=context,
             marginal=marginal,
             process_group=self.process_group,

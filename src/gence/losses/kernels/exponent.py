@@ -1,4 +1,4 @@
-"""Exponentials at the price of one instruction.
+"""Exponentials and logarithms at the price of one instruction.
 
 Triton's own ``exp`` keeps results below the smallest normal number (1.2e-38), which costs three instructions more for
 every logit. Here they are zero: a column sum that small is summed again in log space anyway (see finalise.py).
@@ -38,3 +38,13 @@ def softmax_tile(x, peak, log_sum):
     The peak is subtracted first, where it is exact; the rest is one fused multiply-add.
     """
     return exp2((x - peak[:, None]) * LOG2_E - (log_sum * LOG2_E)[:, None])
+
+
+@triton.jit
+def log(x):
+    """Natural logarithm of a normal number, to 2e-7: the error that a float32 of size 2 has anyway."""
+    if _HAS_PTX:
+        y = tl.inline_asm_elementwise("lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
+    else:
+        y = tl.log2(x)
+    return y * 0.6931471805599453

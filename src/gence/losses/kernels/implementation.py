@@ -156,6 +156,7 @@ def _tiny_forward(problem: Problem, logits: Tensor, dtype: torch.dtype, with_gra
     grad = torch.empty((n, K) if with_grad else (0,), dtype=torch.float32, device=logits.device)
     static = (
         K,
+        alignment(logits),
         rows,
         columns,
         problem.mode,
@@ -171,7 +172,7 @@ def _tiny_forward(problem: Problem, logits: Tensor, dtype: torch.dtype, with_gra
     launch(
         tiny.tiny_kernel,
         1,
-        max(1, min(32, rows * columns // (32 * tuning.current().tiny_lane))),
+        tiny.warps(rows * columns),
         (tensor_key(logits), dtype, problem.key, static),
         (
             logits,
@@ -226,7 +227,7 @@ class _Sweep:
         plan = self.plan
         static = (K, padded, plan["ALIGN"], plan["PHASES"], plan["CHUNK"], plan["LAG"], self.pieces)
         static += (tune.unroll, plan["C"], plan["R"], plan["C"], mode, ignore, weighted, smooth, count, self.partial)
-        static += (tune.keep,)
+        static += (tune.keep, tune.stages)
         parts = stats
         if self.pieces > 1:
             parts = torch.empty(4 * n * self.pieces, dtype=torch.float32, device=values.device)
@@ -269,7 +270,7 @@ def _gradient(
     counters = torch.zeros(1 + chunks + groups, dtype=torch.int32, device=values.device)
     pulls = torch.empty(n * parts + n, dtype=torch.float32, device=values.device)
     static = (K, padded, plan["ALIGN"], plan["PHASES"], plan["CHUNK"], plan["LAG"], parts)
-    static += (tune.sum_rows, sum_columns, tune.backward_rows, plan["C"], *settings, tune.keep)
+    static += (tune.sum_rows, sum_columns, tune.backward_rows, plan["C"], *settings, tune.keep, tune.stages)
     args = (*common, pulls, counters, grad, *sizes, *static)
     programs = multiprocessors(values.device) * tune.backward_per_sm
     for log_space in (False, True):

@@ -7,6 +7,9 @@ few megabytes. Programs draw tickets from one counter; a ticket names an item, a
 
     first look at chunks 0 to LAG - 1, first look at chunk LAG, second look at chunk 0, first look at chunk LAG + 1, ...
 
+Masks cost about as much as the sums themselves. So most second-look items have none: only those at the ends of rows, in
+the last chunk, or in a chunk with rows that take no part.
+
 A second-look item waits until all first-look items of its chunk are done. They carry smaller tickets, so whoever holds
 them is running and never waits for a larger one: no deadlock, however few programs are resident.
 
@@ -19,6 +22,9 @@ loads and stores are full vectors again.
 import triton
 import triton.language as tl
 
+# Added to a chunk's counter together with what counts an item that has a row which takes no part.
+WITH_IGNORED = tl.constexpr(1 << 20)
+
 
 @triton.jit
 def row_start(rows, stride, shift, ALIGN: tl.constexpr, PHASES: tl.constexpr):
@@ -27,6 +33,12 @@ def row_start(rows, stride, shift, ALIGN: tl.constexpr, PHASES: tl.constexpr):
         return tl.multiple_of(rows.to(tl.int64) * stride - shift, ALIGN)
     else:  # subtracting nothing would lose the hint together with the operation
         return tl.multiple_of(rows.to(tl.int64) * stride, ALIGN)
+
+
+@triton.jit
+def rows_further(offsets, stride, ALIGN: tl.constexpr, PHASES: tl.constexpr, R: tl.constexpr):
+    """Where the next R rows of the phase start."""
+    return tl.multiple_of(offsets + stride.to(tl.int64) * (PHASES * R), ALIGN)
 
 
 @triton.jit
@@ -53,23 +65,33 @@ def item_of(ticket, chunks, LAG: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.c
 
 @triton.jit
 def wait_for(counter, value):
-    """Return when the counter has come to the value."""
+    """Return when the counter has come to the value; whether it counted something with a row that takes no part."""
     seen = tl.atomic_add(counter, 0, sem="acquire")
-    while seen < value:
+    while seen % WITH_IGNORED < value:
         seen = tl.atomic_add(counter, 0, sem="acquire")
+    return seen >= WITH_IGNORED
 
 
 @triton.jit
-def load_tile(z, offsets, at, mask, KEEP: tl.constexpr, LAST_LOOK: tl.constexpr):
+def load_tile(z, offsets, at, live, wide, KEEP: tl.constexpr, LAST_LOOK: tl.constexpr, MASKED: tl.constexpr):
     """A tile of logits as float32, -inf outside; ``KEEP`` tells the L2 cache what will be read again."""
     where = z + offsets[:, None] + at[None, :]
-    if KEEP and LAST_LOOK:
-        x = tl.load(where, mask=mask, other=float("-inf"), eviction_policy="evict_first")
-    elif KEEP:
-        x = tl.load(where, mask=mask, other=float("-inf"), eviction_policy="evict_last")
+    policy: tl.constexpr = "" if not KEEP else "evict_first" if LAST_LOOK else "evict_last"
+    if MASKED:
+        mask = live[:, None] & wide[None, :]
+        x = tl.load(where, mask=mask, other=float("-inf"), eviction_policy=policy)
     else:
-        x = tl.load(where, mask=mask, other=float("-inf"))
+        x = tl.load(where, eviction_policy=policy)
     return x.to(tl.float32)
+
+
+@triton.jit
+def load_classes(values, cols, inside, MASKED: tl.constexpr):
+    """Values of a block's classes, 0 outside."""
+    if MASKED:
+        return tl.load(values + cols, mask=inside, other=0.0)
+    else:
+        return tl.load(values + cols)
 
 
 @triton.jit
@@ -91,6 +113,9 @@ def columns(block, base, stride, K: tl.constexpr, PHASES: tl.constexpr, C: tl.co
 
 
 @triton.jit
-def is_edge(block, K: tl.constexpr, C: tl.constexpr):
-    """Whether a block of columns may hold ends of rows: then some of its lanes are the neighbours' logits."""
-    return (block == 0) | (block >= K // C)
+def is_edge(block, K: tl.constexpr, C: tl.constexpr, PHASES: tl.constexpr):
+    """Whether a block of columns may hold ends of rows: then some of its lanes are no columns of their rows."""
+    edge = block >= K // C
+    if PHASES > 1:
+        edge = edge | (block == 0)
+    return edge

@@ -1,12 +1,22 @@
 """Backward over rows too long for the L1 cache: each row's pull, then its gradient while it is in the L2 cache."""
 # mypy: disable-error-code="misc,no-untyped-def,no-untyped-call,untyped-decorator"
-# ruff: noqa: SIM102 - a compile-time condition in Triton is an if statement of its own
+# ruff: noqa: SIM108 - a compile-time choice in Triton is an if statement
 
 import triton
 import triton.language as tl
 
 from gence.losses.kernels.exponent import softmax_tile
-from gence.losses.kernels.stream import columns, is_edge, item_of, load_tile, row_start, wait_for
+from gence.losses.kernels.stream import (
+    WITH_IGNORED,
+    columns,
+    is_edge,
+    item_of,
+    load_classes,
+    load_tile,
+    row_start,
+    rows_further,
+    wait_for,
+)
 from gence.losses.kernels.tiles import (
     EXTREME,
     INVERSE_DENOMINATOR,
@@ -19,10 +29,50 @@ from gence.losses.kernels.tiles import (
 
 
 @triton.jit
+def _pull_block(
+    acc,
+    block,
+    z,
+    classes,
+    peak,
+    log_sum,
+    rows,
+    live,
+    base,
+    stride,
+    K: tl.constexpr,
+    KP: tl.constexpr,
+    ALIGN: tl.constexpr,
+    PHASES: tl.constexpr,
+    C: tl.constexpr,
+    KEEP: tl.constexpr,
+    LOG_SPACE: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """The sums of c_k p_jk so far and those of one more block of columns."""
+    # Vectors of four logits match those of the coefficients, which then need no way through shared memory. Triton makes
+    # them so only if the tile has another shape than the second look's.
+    VECTOR: tl.constexpr = ALIGN if PHASES > 1 or ALIGN < 4 else 4
+    at, shift, cols, inside, wide = columns(block, base, stride, K, PHASES, C)
+    c = load_classes(classes, cols, inside, MASKED)
+    offsets = row_start(rows, stride, shift, VECTOR, PHASES)
+    x = load_tile(z, offsets, at, live, wide, KEEP, False, MASKED)
+    if MASKED and PHASES > 1:
+        x = tl.where(inside[None, :], x, float("-inf"))
+    if LOG_SPACE:
+        low = load_classes(classes + KP, cols, inside, MASKED)
+        acc += class_pull((x - peak[:, None]) - log_sum[:, None], c, low)
+    else:
+        acc += softmax_tile(x, peak, log_sum) * c[None, :]
+    return acc
+
+
+@triton.jit
 def _pull_sums(
     z,
     classes,
     stats,
+    upstream,
     pulls,
     counters,
     chunk,
@@ -40,14 +90,14 @@ def _pull_sums(
     PIECES: tl.constexpr,
     R: tl.constexpr,
     C: tl.constexpr,
+    MODE: tl.constexpr,
+    PER_ROW: tl.constexpr,
     KEEP: tl.constexpr,
+    STAGES: tl.constexpr,
     LOG_SPACE: tl.constexpr,
 ):
     """First look: a piece of r_j = sum_k c_k p_jk for R rows; whoever does the last piece adds them up, in order."""
     PIECE: tl.constexpr = (BLOCKS + PIECES - 1) // PIECES
-    # Vectors of four logits match those of the coefficients, which then need no way through shared memory. Triton makes
-    # them so only if the tile has another shape than the second look's.
-    VECTOR: tl.constexpr = ALIGN if PHASES > 1 or ALIGN < 4 else 4
     base = chunk * CHUNK + group % PHASES
     rows = base + PHASES * ((group // PHASES) * R + tl.arange(0, R))
     row_ok = rows < n
@@ -55,45 +105,141 @@ def _pull_sums(
     log_sum = tl.load(stats + n + rows, mask=row_ok, other=float("inf"))
     live = row_ok & (log_sum != float("inf"))
     acc = tl.zeros((R, C), tl.float32)
-    for block in range(piece * PIECE, tl.minimum(piece * PIECE + PIECE, BLOCKS)):
-        at, shift, cols, inside, wide = columns(block, base, stride, K, PHASES, C)
-        c = tl.load(classes + cols, mask=inside, other=0.0)
-        offsets = row_start(rows, stride, shift, VECTOR, PHASES)
-        x = load_tile(z, offsets, at, live[:, None] & wide[None, :], KEEP, False)
-        if PHASES > 1:
-            if is_edge(block, K, C):
-                x = tl.where(inside[None, :], x, float("-inf"))
-        if LOG_SPACE:
-            low = tl.load(classes + KP + cols, mask=inside, other=0.0)
-            acc += class_pull((x - peak[:, None]) - log_sum[:, None], c, low)
-        else:
-            acc += softmax_tile(x, peak, log_sum) * c[None, :]
+    start = piece * PIECE
+    stop = tl.minimum(start + PIECE, BLOCKS)
+    all_live = tl.min(live.to(tl.int32), 0) == 1
+    whole_stop = tl.where(all_live, tl.minimum(stop, K // C), 0)  # only the blocks behind need masks
+    if PHASES > 1:
+        if start == 0:
+            acc = _pull_block(
+                acc, 0, z, classes, peak, log_sum, rows, live, base, stride, K, KP, ALIGN, PHASES, C, KEEP, LOG_SPACE,
+                True,
+            )  # fmt: skip
+        start = tl.maximum(start, 1)
+    for block in tl.range(start, whole_stop, num_stages=STAGES):
+        acc = _pull_block(
+            acc, block, z, classes, peak, log_sum, rows, live, base, stride, K, KP, ALIGN, PHASES, C, KEEP, LOG_SPACE,
+            False,
+        )  # fmt: skip
+    for block in range(tl.maximum(start, whole_stop), stop):
+        acc = _pull_block(
+            acc, block, z, classes, peak, log_sum, rows, live, base, stride, K, KP, ALIGN, PHASES, C, KEEP, LOG_SPACE,
+            True,
+        )  # fmt: skip
     tl.store(pulls + rows.to(tl.int64) * PIECES + piece, tl.sum(acc, 1), mask=row_ok)
     tl.debug_barrier()  # the sums come before the tick
     done = tl.atomic_add(counters + 1 + chunks + chunk * (CHUNK // R) + group, 1, sem="acq_rel")
     if done == PIECES - 1:
         parts = rows.to(tl.int64)[:, None] * PIECES + tl.arange(0, PIECES)[None, :]
         whole = tl.sum(tl.load(pulls + parts, mask=row_ok[:, None], other=0.0, cache_modifier=".cg"), 1)
-        tl.store(pulls + n.to(tl.int64) * PIECES + rows, whole, mask=row_ok)
+        pull = -whole
+        if MODE != 0:
+            own = tl.load(stats + 3 * n + rows, mask=row_ok, other=0.0)
+            if PER_ROW:
+                own = own * tl.load(upstream + rows, mask=row_ok, other=0.0).to(tl.float32)
+            pull += own
+        tl.store(pulls + n.to(tl.int64) * PIECES + rows, pull, mask=row_ok)
+        tick = tl.where(all_live, 1, 1 + WITH_IGNORED)
         tl.debug_barrier()
-        tl.atomic_add(counters + 1 + chunk, 1, sem="release")
+        tl.atomic_add(counters + 1 + chunk, tick, sem="release")
 
 
 @triton.jit
-def _row_pulls(
-    stats, upstream, pulls, rows, row_ok, n, MODE: tl.constexpr, PIECES: tl.constexpr, PER_ROW: tl.constexpr
-):
-    """(tau_j - r_j, upstream gradient of the row, 1 where there is one for all)."""
+def _load_pull(pulls, rows, row_ok, n, PIECES: tl.constexpr, MASKED: tl.constexpr):
+    """tau_j - r_j, times the row's upstream gradient where each has its own."""
     # Written by other programs during this launch: read past the L1 cache.
-    pull = -tl.load(pulls + n.to(tl.int64) * PIECES + rows, mask=row_ok, other=0.0, cache_modifier=".cg")
-    of_row = tl.full(rows.shape, 1.0, tl.float32)
-    if MODE != 0:
-        own = tl.load(stats + 3 * n + rows, mask=row_ok, other=0.0)
-        if PER_ROW:
-            of_row = tl.load(upstream + rows, mask=row_ok, other=0.0).to(tl.float32)
-            own = own * of_row
-        pull += own
-    return pull, of_row
+    where = pulls + n.to(tl.int64) * PIECES + rows
+    if MASKED:
+        return tl.load(where, mask=row_ok, other=0.0, cache_modifier=".cg")
+    else:
+        return tl.load(where, cache_modifier=".cg")
+
+
+@triton.jit
+def _write_chunk(
+    z,
+    first,
+    weight,
+    classes,
+    stats,
+    upstream,
+    pulls,
+    grad,
+    scale,
+    block,
+    base,
+    n,
+    stride,
+    t_stride,
+    eps,
+    K: tl.constexpr,
+    KP: tl.constexpr,
+    ALIGN: tl.constexpr,
+    PHASES: tl.constexpr,
+    CHUNK: tl.constexpr,
+    PIECES: tl.constexpr,
+    R: tl.constexpr,
+    C: tl.constexpr,
+    MODE: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr,
+    SMOOTH: tl.constexpr,
+    PER_ROW: tl.constexpr,
+    KEEP: tl.constexpr,
+    STAGES: tl.constexpr,
+    LOG_SPACE: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """The gradient of a chunk's rows of one phase for one block of columns, but for the labels' shares."""
+    at, shift, cols, inside, wide = columns(block, base, stride, K, PHASES, C)
+    c = load_classes(classes, cols, inside, MASKED)
+    if LOG_SPACE:
+        low = load_classes(classes + KP, cols, inside, MASKED)
+    offsets = row_start(base + PHASES * tl.arange(0, R), stride, shift, ALIGN, PHASES)
+    if PHASES > 1:  # the gradient is laid out as the logits are
+        out_at = offsets
+    else:
+        out_at = (base + tl.arange(0, R)).to(tl.int64) * K
+    for i in tl.range(0, CHUNK // PHASES, R, num_stages=1 if MASKED else STAGES):
+        rows = base + PHASES * (i + tl.arange(0, R))
+        row_ok = rows < n
+        if MASKED:
+            peak = tl.load(stats + rows, mask=row_ok, other=0.0)
+            log_sum = tl.load(stats + n + rows, mask=row_ok, other=float("inf"))
+        else:
+            peak = tl.load(stats + rows)
+            log_sum = tl.load(stats + n + rows)
+        pull = _load_pull(pulls, rows, row_ok, n, PIECES, MASKED)
+        live = log_sum != float("inf")
+        # A row that takes no part is not loaded: its p is 0.
+        x = load_tile(z, offsets, at, live, wide, KEEP, True, MASKED)
+        if LOG_SPACE:
+            log_p = (x - peak[:, None]) - log_sum[:, None]
+            g = tl.exp(log_p) * pull[:, None] + class_pull(log_p, c, low)
+            g = g * scale
+        else:
+            g = softmax_tile(x, peak, log_sum) * ((pull * scale)[:, None] + (c * scale)[None, :])
+        if MODE == 3 or (MODE != 0 and SMOOTH):
+            mask = live[:, None] & inside[None, :]
+            if MODE == 3:
+                wt = dense_target_tile(rows, cols, mask, first, weight, t_stride, eps, K, HAS_WEIGHT, SMOOTH)
+            else:
+                wt = smoothed_tile(cols, mask, weight, eps, K, HAS_WEIGHT)
+            if PER_ROW:
+                wt = wt * tl.load(upstream + rows, mask=row_ok, other=0.0).to(tl.float32)[:, None]
+            g -= wt * scale
+        g = g.to(grad.dtype.element_ty)
+        where = grad + out_at[:, None] + at[None, :]
+        if not MASKED:
+            tl.store(where, g, eviction_policy="evict_first")
+        elif PHASES > 1:  # whole vectors first, then the ragged ends of the rows
+            start = (at // PHASES) * PHASES - shift
+            full = (start >= 0) & (start + PHASES <= K)
+            tl.store(where, g, mask=row_ok[:, None] & full[None, :], eviction_policy="evict_first")
+            tl.store(where, g, mask=row_ok[:, None] & (inside & (full == 0))[None, :])
+        else:
+            tl.store(where, g, mask=row_ok[:, None] & inside[None, :], eviction_policy="evict_first")
+        offsets = rows_further(offsets, stride, ALIGN, PHASES, R)
+        out_at += PHASES * R * K
 
 
 @triton.jit
@@ -112,6 +258,7 @@ def _write_gradient(
     chunk,
     phase,
     block,
+    with_ignored,
     n,
     stride,
     t_stride,
@@ -129,61 +276,35 @@ def _write_gradient(
     SMOOTH: tl.constexpr,
     PER_ROW: tl.constexpr,
     KEEP: tl.constexpr,
+    STAGES: tl.constexpr,
     LOG_SPACE: tl.constexpr,
 ):
     """Second look: the gradient of a chunk's rows of one phase, for one block of columns."""
     base = chunk * CHUNK + phase
-    at, shift, cols, inside, wide = columns(block, base, stride, K, PHASES, C)
-    c = tl.load(classes + cols, mask=inside, other=0.0)
-    if LOG_SPACE:
-        low = tl.load(classes + KP + cols, mask=inside, other=0.0)
-    for i in range(0, CHUNK // PHASES, R):
-        rows = base + PHASES * (i + tl.arange(0, R))
-        row_ok = rows < n
-        peak = tl.load(stats + rows, mask=row_ok, other=0.0)
-        log_sum = tl.load(stats + n + rows, mask=row_ok, other=float("inf"))
-        live = row_ok & (log_sum != float("inf"))
-        pull, of_row = _row_pulls(stats, upstream, pulls, rows, row_ok, n, MODE, PIECES, PER_ROW)
-        offsets = row_start(rows, stride, shift, ALIGN, PHASES)
-        # A row that takes no part is not loaded: its p is 0.
-        x = load_tile(z, offsets, at, live[:, None] & wide[None, :], KEEP, True)
-        if LOG_SPACE:
-            log_p = (x - peak[:, None]) - log_sum[:, None]
-            g = tl.exp(log_p) * pull[:, None] + class_pull(log_p, c, low)
-            g = g * scale
-        else:
-            g = softmax_tile(x, peak, log_sum) * ((pull * scale)[:, None] + (c * scale)[None, :])
-        if MODE == 3 or (MODE != 0 and SMOOTH):
-            mask = live[:, None] & inside[None, :]
-            if MODE == 3:
-                wt = dense_target_tile(rows, cols, mask, first, weight, t_stride, eps, K, HAS_WEIGHT, SMOOTH)
-            else:
-                wt = smoothed_tile(cols, mask, weight, eps, K, HAS_WEIGHT)
-            g -= wt * (of_row * scale)[:, None]
-        g = g.to(grad.dtype.element_ty)
-        if PHASES > 1:
-            # The gradient is laid out as the logits are. Whole vectors first, then the ragged ends of the rows.
-            where = grad + offsets[:, None] + at[None, :]
-            start = (at // PHASES) * PHASES - shift
-            full = (start >= 0) & (start + PHASES <= K)
-            tl.store(where, g, mask=row_ok[:, None] & full[None, :], eviction_policy="evict_first")
-            if is_edge(block, K, C):
-                tl.store(where, g, mask=row_ok[:, None] & (inside & (full == 0))[None, :])
-        else:
-            out_at = rows.to(tl.int64) * K
-            where = grad + out_at[:, None] + at[None, :]
-            tl.store(where, g, mask=row_ok[:, None] & inside[None, :], eviction_policy="evict_first")
+    if with_ignored | (chunk * CHUNK + CHUNK > n) | is_edge(block, K, C, PHASES):
+        _write_chunk(
+            z, first, weight, classes, stats, upstream, pulls, grad, scale, block, base, n, stride, t_stride, eps, K,
+            KP, ALIGN, PHASES, CHUNK, PIECES, R, C, MODE, HAS_WEIGHT, SMOOTH, PER_ROW, KEEP, STAGES, LOG_SPACE, True,
+        )  # fmt: skip
+    else:
+        _write_chunk(
+            z, first, weight, classes, stats, upstream, pulls, grad, scale, block, base, n, stride, t_stride, eps, K,
+            KP, ALIGN, PHASES, CHUNK, PIECES, R, C, MODE, HAS_WEIGHT, SMOOTH, PER_ROW, KEEP, STAGES, LOG_SPACE, False,
+        )  # fmt: skip
     if MODE == 1 or MODE == 2:
         tl.debug_barrier()  # a label's logit was written above, by some other thread
+        from_column = block * C
+        if PHASES > 1:
+            from_column -= (base.to(tl.int64) * stride % PHASES).to(tl.int32)
         ROWS: tl.constexpr = CHUNK // PHASES
         for i in range(0, ROWS, 32):
             step = i + tl.arange(0, 32)
             rows = base + PHASES * step
             row_ok = (rows < n) & (step < ROWS)
-            pull, of_row = _row_pulls(stats, upstream, pulls, rows, row_ok, n, MODE, PIECES, PER_ROW)
+            pull = _load_pull(pulls, rows, row_ok, n, PIECES, True)
             write_label_gradients(
                 z, first, second, share, weight, classes, stats, upstream, grad, rows, row_ok, pull, scale,
-                block * C - shift, block * C - shift + C, n, stride, eps, K, KP, MODE, HAS_WEIGHT, SMOOTH, PER_ROW,
+                from_column, from_column + C, n, stride, eps, K, KP, MODE, HAS_WEIGHT, SMOOTH, PER_ROW,
             )  # fmt: skip
 
 
@@ -220,6 +341,7 @@ def stream_backward(
     SMOOTH: tl.constexpr,
     PER_ROW: tl.constexpr,
     KEEP: tl.constexpr,
+    STAGES: tl.constexpr,
     LOG_SPACE: tl.constexpr,
 ):
     """r_j in ``PIECES`` parts per row (first look) and the gradient (second look). Deterministic as it stands.
@@ -247,14 +369,15 @@ def stream_backward(
         is_first, chunk, item = item_of(ticket, chunks, LAG, SUMS, PHASES * BLOCKS)
         if is_first:
             _pull_sums(
-                z, classes, stats, pulls, counters, chunk, item // PIECES, item % PIECES, chunks, n, stride, K, KP,
-                ALIGN, PHASES, CHUNK, SUM_BLOCKS, PIECES, SUM_ROWS, SUM_COLUMNS, KEEP, LOG_SPACE,
+                z, classes, stats, upstream, pulls, counters, chunk, item // PIECES, item % PIECES, chunks, n, stride,
+                K, KP, ALIGN, PHASES, CHUNK, SUM_BLOCKS, PIECES, SUM_ROWS, SUM_COLUMNS, MODE, PER_ROW, KEEP, STAGES,
+                LOG_SPACE,
             )  # fmt: skip
         else:
-            wait_for(counters + 1 + chunk, CHUNK // SUM_ROWS)
+            with_ignored = wait_for(counters + 1 + chunk, CHUNK // SUM_ROWS)
             _write_gradient(
                 z, first, second, share, weight, classes, stats, upstream, pulls, grad, scale, chunk, item // BLOCKS,
-                item % BLOCKS, n, stride, t_stride, eps, K, KP, ALIGN, PHASES, CHUNK, PIECES, R, C, MODE, HAS_WEIGHT,
-                SMOOTH, PER_ROW, KEEP, LOG_SPACE,
+                item % BLOCKS, with_ignored, n, stride, t_stride, eps, K, KP, ALIGN, PHASES, CHUNK, PIECES, R, C, MODE,
+                HAS_WEIGHT, SMOOTH, PER_ROW, KEEP, STAGES, LOG_SPACE,
             )  # fmt: skip
         ticket = following

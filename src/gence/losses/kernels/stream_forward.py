@@ -5,8 +5,44 @@ import triton
 import triton.language as tl
 
 from gence.losses.kernels.exponent import softmax_tile
-from gence.losses.kernels.stream import columns, item_of, load_tile, row_start, wait_for
+from gence.losses.kernels.stream import columns, is_edge, item_of, load_tile, row_start, rows_further, wait_for
 from gence.losses.kernels.stream_rows import row_pass
+
+
+@triton.jit
+def _chunk_sums(
+    z,
+    stats,
+    base,
+    at,
+    shift,
+    wide,
+    n,
+    stride,
+    ALIGN: tl.constexpr,
+    PHASES: tl.constexpr,
+    CHUNK: tl.constexpr,
+    R: tl.constexpr,
+    C: tl.constexpr,
+    KEEP: tl.constexpr,
+    STAGES: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    acc = tl.zeros((C,), tl.float32)
+    offsets = row_start(base + PHASES * tl.arange(0, R), stride, shift, ALIGN, PHASES)
+    for i in tl.range(0, CHUNK // PHASES, R, num_stages=1 if MASKED else STAGES):
+        rows = base + PHASES * (i + tl.arange(0, R))
+        # Written by other programs during this launch: read past the L1 cache.
+        if MASKED:
+            peak = tl.load(stats + rows, mask=rows < n, other=0.0, cache_modifier=".cg")
+            log_sum = tl.load(stats + n + rows, mask=rows < n, other=float("inf"), cache_modifier=".cg")
+        else:
+            peak = tl.load(stats + rows, cache_modifier=".cg")
+            log_sum = tl.load(stats + n + rows, cache_modifier=".cg")
+        x = load_tile(z, offsets, at, log_sum != float("inf"), wide, KEEP, True, MASKED)
+        acc += tl.sum(softmax_tile(x, peak, log_sum), 0)
+        offsets = rows_further(offsets, stride, ALIGN, PHASES, R)
+    return acc
 
 
 @triton.jit
@@ -17,6 +53,7 @@ def _column_sums(
     chunk,
     phase,
     block,
+    with_ignored,
     n,
     stride,
     K: tl.constexpr,
@@ -28,21 +65,15 @@ def _column_sums(
     C: tl.constexpr,
     PARTIAL: tl.constexpr,
     KEEP: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """Second look forward: sum_j p_jk over a chunk's rows of one phase, for one block of columns."""
     base = chunk * CHUNK + phase
     at, shift, cols, inside, wide = columns(block, base, stride, K, PHASES, C)
-    acc = tl.zeros((C,), tl.float32)
-    for i in range(0, CHUNK // PHASES, R):
-        rows = base + PHASES * (i + tl.arange(0, R))
-        row_ok = rows < n
-        # Written by other programs during this launch: read past the L1 cache.
-        peak = tl.load(stats + rows, mask=row_ok, other=0.0, cache_modifier=".cg")
-        log_sum = tl.load(stats + n + rows, mask=row_ok, other=float("inf"), cache_modifier=".cg")
-        live = row_ok & (log_sum != float("inf"))
-        offsets = row_start(rows, stride, shift, ALIGN, PHASES)
-        x = load_tile(z, offsets, at, live[:, None] & wide[None, :], KEEP, True)
-        acc += tl.sum(softmax_tile(x, peak, log_sum), 0)
+    if with_ignored | (chunk * CHUNK + CHUNK > n) | is_edge(block, K, C, PHASES):
+        acc = _chunk_sums(z, stats, base, at, shift, wide, n, stride, ALIGN, PHASES, CHUNK, R, C, KEEP, STAGES, True)
+    else:
+        acc = _chunk_sums(z, stats, base, at, shift, wide, n, stride, ALIGN, PHASES, CHUNK, R, C, KEEP, STAGES, False)
     if PARTIAL:
         slot = (chunk * PHASES + phase).to(tl.int64) * KP
         tl.store(sums + 2 * KP + slot + cols, acc, mask=inside)
@@ -83,6 +114,7 @@ def stream_forward(
     COUNT: tl.constexpr,
     PARTIAL: tl.constexpr,
     KEEP: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """Row statistics (first look) and column sums (second look)."""
     counters = (sums + counters_at).to(tl.pointer_type(tl.int32))
@@ -99,12 +131,12 @@ def stream_forward(
                 row_pass(
                     z, row, item % PIECES, first, second, share, weight, sums, stats, pieces,
                     counters + 1 + chunks + row, counters + 1 + chunk, n, stride, t_stride, eps, K, KP, ALIGN, PHASES,
-                    PIECES, U, W, MODE, IGNORE, HAS_WEIGHT, SMOOTH, COUNT, KEEP,
+                    PIECES, U, W, MODE, IGNORE, HAS_WEIGHT, SMOOTH, COUNT, KEEP, STAGES,
                 )  # fmt: skip
         else:
-            wait_for(counters + 1 + chunk, tl.minimum(CHUNK, n - chunk * CHUNK))
+            with_ignored = wait_for(counters + 1 + chunk, tl.minimum(CHUNK, n - chunk * CHUNK))
             _column_sums(
-                z, sums, stats, chunk, item // BLOCKS, item % BLOCKS, n, stride, K, KP, ALIGN, PHASES, CHUNK, R, C,
-                PARTIAL, KEEP,
+                z, sums, stats, chunk, item // BLOCKS, item % BLOCKS, with_ignored, n, stride, K, KP, ALIGN, PHASES,
+                CHUNK, R, C, PARTIAL, KEEP, STAGES,
             )  # fmt: skip
         ticket = following

@@ -1,12 +1,12 @@
 """The streamed forward pass's first look: statistics of rows, made from pieces of them."""
 # mypy: disable-error-code="misc,no-untyped-def,no-untyped-call,untyped-decorator"
-# ruff: noqa: SIM102, SIM108 - a compile-time choice in Triton is an if statement
+# ruff: noqa: SIM102 - a compile-time choice in Triton is an if statement
 
 import triton
 import triton.language as tl
 
 from gence.losses.kernels.exponent import exp
-from gence.losses.kernels.stream import row_start
+from gence.losses.kernels.stream import WITH_IGNORED, row_start
 from gence.losses.kernels.tiles import LOWEST, count_labels, label_terms, store_row_stats
 
 
@@ -31,13 +31,15 @@ def _row_piece(
     HAS_WEIGHT: tl.constexpr,
     SMOOTH: tl.constexpr,
     KEEP: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """(maximum, sum of exponentials beyond it, weighted target sums) of a piece of a row.
 
-    Maxima are kept per lane, so no step waits for another thread. The target sums are those of dense targets:
+    Maxima are kept per vector, so no step waits for another thread. The target sums are those of dense targets:
     sum_k w_k t_k (z_k - maximum) and sum_k w_k t_k. Like the exponentials they are taken relative to the maximum so
     far: any fixed logit could be one that masks its class with a huge number, which would swallow the others' digits.
     """
+    VECTOR: tl.constexpr = 128 // z.dtype.element_ty.primitive_bitwidth
     PIECE: tl.constexpr = ((K + PHASES - 1 + PIECES * U * W - 1) // (PIECES * U * W)) * U * W
     offset = row.to(tl.int64) * stride
     shift = 0
@@ -46,32 +48,31 @@ def _row_piece(
     stop = tl.minimum(piece * PIECE + PIECE, K + PHASES - 1)
     if MODE == 1:
         stop = tl.where(tl.load(first + row) == IGNORE, 0, stop)  # an ignored row is not even read
-    lane = tl.arange(0, U)[:, None] * W + tl.arange(0, W)[None, :]
-    top = tl.full((W,), LOWEST, tl.float32)
-    total = tl.zeros((W,), tl.float32)
-    dot = tl.zeros((W,), tl.float32)
-    mass = tl.zeros((W,), tl.float32)
-    aligned = row_start(row, stride, shift, ALIGN, PHASES)
-    for start in range(piece * PIECE, stop, U * W):
-        at = start + lane
+    start = piece * PIECE
+    top = tl.full((W // VECTOR,), LOWEST, tl.float32)
+    total = tl.zeros((W // VECTOR,), tl.float32)
+    dot = tl.zeros((W // VECTOR,), tl.float32)
+    mass = tl.zeros((W // VECTOR,), tl.float32)
+    aligned = z + row_start(row, stride, shift, ALIGN, PHASES)
+    if MODE == 0 or not (SMOOTH or MODE == 3):
+        # Only the ends of a row need masks.
         if PHASES > 1:
-            # The mask is constant within a vector; the neighbours' logits that come along are dropped below.
-            mask = (at // PHASES) * PHASES < K + shift
-        else:
-            mask = at < K
-        if KEEP:
-            x = tl.load(z + aligned + at, mask=mask, other=float("-inf"), eviction_policy="evict_last")
-        else:
-            x = tl.load(z + aligned + at, mask=mask, other=float("-inf"))
-        x = x.to(tl.float32)
-        cols = at - shift
-        inside = (cols >= 0) & (cols < K)
-        if PHASES > 1:
-            if (start == 0) | (start + U * W > K):
-                x = tl.where(inside, x, float("-inf"))
-        higher = tl.maximum(top, tl.max(x, 0))
-        total = total * exp(top - higher) + tl.sum(exp(x - higher[None, :]), 0)
+            if (start == 0) & (stop > 0):
+                x = _load_step(aligned, 0, shift, K, PHASES, U, W, KEEP, True)
+                top, total = _add_exponentials(x, top, total, VECTOR)
+                start += U * W
+        whole_stop = tl.minimum(stop, K) - U * W + 1
+        for at in tl.range(start, whole_stop, U * W, num_stages=STAGES):
+            x = _load_step(aligned, at, shift, K, PHASES, U, W, KEEP, False)
+            top, total = _add_exponentials(x, top, total, VECTOR)
+        start += tl.cdiv(tl.maximum(whole_stop - start, 0), U * W) * (U * W)
+    for at in range(start, stop, U * W):
+        x = _load_step(aligned, at, shift, K, PHASES, U, W, KEEP, True)
+        before = top
+        top, total = _add_exponentials(x, top, total, VECTOR)
         if MODE != 0 and (SMOOTH or MODE == 3):
+            cols = at + tl.arange(0, U)[:, None] * W + tl.arange(0, W)[None, :] - shift
+            inside = (cols >= 0) & (cols < K)
             t = tl.where(inside, 1.0, 0.0)
             if MODE == 3:
                 t = tl.load(first + row.to(tl.int64) * t_stride + cols, mask=inside, other=0.0).to(tl.float32)
@@ -79,11 +80,46 @@ def _row_piece(
                     t = tl.where(inside, (1.0 - eps) * t + eps / K, 0.0)
             if HAS_WEIGHT:
                 t = t * tl.load(weight + cols, mask=inside, other=0.0).to(tl.float32)
-            dot = _moved(dot, mass, top, higher) + tl.sum(tl.where(inside, t * (x - higher[None, :]), 0.0), 0)
-            mass += tl.sum(t, 0)
-        top = higher
+            beyond = tl.reshape(x, (U, W // VECTOR, VECTOR)) - top[None, :, None]
+            t = tl.reshape(t, (U, W // VECTOR, VECTOR))
+            part = tl.where(t != 0.0, t * beyond, 0.0)
+            dot = _moved(dot, mass, before, top) + tl.sum(tl.sum(part, 2), 0)
+            mass += tl.sum(tl.sum(t, 2), 0)
     peak = tl.max(top, 0)
     return peak, tl.sum(total * exp(top - peak), 0), tl.sum(_moved(dot, mass, top, peak), 0), tl.sum(mass, 0)
+
+
+@triton.jit
+def _load_step(
+    aligned,
+    start,
+    shift,
+    K: tl.constexpr,
+    PHASES: tl.constexpr,
+    U: tl.constexpr,
+    W: tl.constexpr,
+    KEEP: tl.constexpr,
+    EDGE: tl.constexpr,
+):
+    """Logits (U, W) of a step along a row as float32, -inf outside of it."""
+    at = start + tl.arange(0, U)[:, None] * W + tl.arange(0, W)[None, :]
+    if EDGE:
+        # Constant within a vector; the neighbours' logits that come along are dropped below.
+        mask = (at // PHASES) * PHASES < K + shift
+        x = tl.load(aligned + at, mask=mask, other=float("-inf"), eviction_policy="evict_last" if KEEP else "")
+        if PHASES > 1:
+            x = tl.where((at >= shift) & (at < K + shift), x, float("-inf"))
+    else:
+        x = tl.load(aligned + at, eviction_policy="evict_last" if KEEP else "")
+    return x.to(tl.float32)
+
+
+@triton.jit
+def _add_exponentials(x, top, total, VECTOR: tl.constexpr):
+    """The maxima and sums of exponentials so far, and those of one more step; one of each for a thread's vector."""
+    x = tl.reshape(x, (x.shape[0], x.shape[1] // VECTOR, VECTOR))
+    higher = tl.maximum(top, tl.max(tl.max(x, 2), 0))
+    return higher, total * exp(top - higher) + tl.sum(tl.sum(exp(x - higher[None, :, None]), 2), 0)
 
 
 @triton.jit
@@ -175,11 +211,12 @@ def row_pass(
     SMOOTH: tl.constexpr,
     COUNT: tl.constexpr,
     KEEP: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """First look forward: a piece of a row; whoever does the last one makes the row's statistics."""
     peak, total, dot, mass = _row_piece(
         z, row, piece, first, weight, stride, t_stride, eps, K, ALIGN, PHASES, PIECES, U, W, MODE, IGNORE, HAS_WEIGHT,
-        SMOOTH, KEEP,
+        SMOOTH, KEEP, STAGES,
     )  # fmt: skip
     done = PIECES - 1
     if PIECES > 1:
@@ -203,5 +240,8 @@ def row_pass(
             z, row, first, second, share, weight, sums, stats, peak, total, dot, mass, n, stride, eps, K, KP, MODE,
             IGNORE, HAS_WEIGHT, SMOOTH, COUNT,
         )  # fmt: skip
+        tick = 1
+        if MODE == 1:
+            tick = tl.where(tl.load(first + row) == IGNORE, 1 + WITH_IGNORED, 1)
         tl.debug_barrier()  # the row's statistics come before the tick
-        tl.atomic_add(chunk_counter, 1, sem="release")
+        tl.atomic_add(chunk_counter, tick, sem="release")

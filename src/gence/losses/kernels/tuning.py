@@ -15,6 +15,7 @@ class Tuning:
     Attributes:
         tiny_elements: largest padded problem for the one-program kernel.
         tiny_lane: logits for each thread of that kernel.
+        tiny_warps: most warps of that kernel: more leave a thread of a large tile too few registers.
         rows_columns: largest padded K for which a row is kept in registers.
         rows_elements: logits in a tile of rows; backward, longer rows go through the caches.
         rows_warps: warps for such a tile of at most 4096 logits; wider rows take more.
@@ -38,6 +39,7 @@ class Tuning:
         backward_rows: rows of a tile in its second look.
         tile_columns: columns of a tile; 0 means one 16-byte vector for each thread.
         piece_bytes: logits in an item of a first look; what all programs hold at a time must fit into the L2 cache.
+        stages: steps of a look that are loaded ahead, through shared memory; 1 means none.
         keep: whether loads tell the L2 cache which logits are read again.
         shift_rows: whether rows of ragged alignment are taken in phases so that loads are whole vectors.
         finalise_columns: classes in a block of the last step.
@@ -45,12 +47,13 @@ class Tuning:
 
     tiny_elements: int = 16384
     tiny_lane: int = 8
+    tiny_warps: int = 16
     rows_columns: int = 16384
     rows_elements: int = 4096
     rows_warps: int = 4
     rows_per_sm: int = 4
     long_columns: int = 65536
-    long_part: int = 4096
+    long_part: int = 2048
     long_warps: int = 8
     stream_warps: int = 8
     stream_registers: int = 80
@@ -59,7 +62,7 @@ class Tuning:
     chunk_bytes: int = 8 << 20
     lag: int = 1000
     backward_lag: int = 3
-    ragged_lag: int = 2
+    ragged_lag: int = 3
     ragged_backward_lag: int = 1
     unroll: int = 4
     tile_rows: int = 4
@@ -67,6 +70,7 @@ class Tuning:
     backward_rows: int = 4
     tile_columns: int = 0
     piece_bytes: int = 64 << 10
+    stages: int = 1
     keep: bool = True
     shift_rows: bool = True
     finalise_columns: int = 256

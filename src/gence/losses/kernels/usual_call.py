@@ -1,8 +1,9 @@
 """The usual call: rows, class indices and nothing else, where Python is most of the cost of a small problem.
 
 It launches the kernels that the general call would launch, with the same arguments. But whatever depends on sizes,
-types and settings alone is made once for all calls of a kind (a plan), and the autograd functions save no more than
-they use. Rows too long for registers have no plan: their kernels take longer than the general call's Python.
+types and settings alone is made once for all calls of a kind (a plan, which :mod:`gence.losses.fused` keeps), and the
+autograd functions save no more than they use. Rows too long for registers have no plan: their kernels take longer than
+the general call's Python.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from triton import knobs
 
 from gence.losses.kernels import finalise as _finalise
 from gence.losses.kernels import row_tiles, tiny, tuning
@@ -19,84 +21,104 @@ from gence.losses.kernels.autograd import differentiable_gradients
 from gence.losses.kernels.launch import launch, power_of_two
 from gence.losses.kernels.layout import alignment, class_floats, finalise_layout, padded_classes, row_layout, tensor_key
 from gence.losses.kernels.problem import INDEX, MEAN, SUM, WITHOUT_ANCHOR, problem_of
-from gence.losses.targets import needs_plain_gradient
+from gence.losses.targets import loss_dtype, needs_plain_gradient
 
-Plan = Callable[[Tensor, Tensor], Tensor]
-_plans: dict[tuple[Any, ...], Plan | None] = {}
-_MOST_PLANS = 1024  # where every batch has another size, plans are made anew, and not kept for ever
+_hooks: Any = knobs.runtime
 
 
-def usual_loss(logits: Tensor, index: Tensor, ignore_index: int, reduction: str, dtype: torch.dtype) -> Tensor | None:
-    """The loss in ``dtype`` of rows (n, K) that need a gradient, or None where the general call has to compute it.
+def plan_of(logits: Tensor, index: Tensor, ignore_index: int, reduction: str) -> Plan | None:
+    """How to compute the loss of such rows, or None where the general call has to do it.
 
     Args:
-        logits: (n, K) with unit column stride, on the current device.
+        logits: (n, K) with unit column stride.
         index: class indices (n,), int64, with unit stride.
         ignore_index: rows with this index take no part.
         reduction: "mean", "sum" or "none".
-        dtype: of the loss.
+
+    Returns:
+        A plan: ``plan.apply(logits, index, plan)`` is the loss, for all tensors of these sizes, strides, types and
+        alignments, while they are on the current device, need a gradient, and the settings are what they are now.
     """
-    key = (
-        logits.shape,
-        logits.stride(0),
-        logits.dtype,
-        logits.device,
-        ignore_index,
-        reduction,
-        dtype,
-        logits.data_ptr() & 15,
-        index.data_ptr() & 15,
-        torch.are_deterministic_algorithms_enabled(),
-        tuning.version(),
-    )
-    try:
-        plan = _plans[key]
-    except KeyError:
-        if len(_plans) >= _MOST_PLANS:
-            _plans.clear()
-        types = (tensor_key(logits), dtype, tensor_key(index))
-        plan = _plans[key] = _plan(logits, ignore_index, reduction, dtype, types)
-    return None if plan is None else plan(logits, index)
-
-
-def _plan(logits: Tensor, ignore_index: int, reduction: str, dtype: torch.dtype, types: tuple[Any, ...]) -> Plan | None:
     n, K = logits.shape
     tune = tuning.current()
     if reduction == "none":
         return None
     if power_of_two(n) * power_of_two(K) <= tune.tiny_elements:
-        tiny_plan = _TinyPlan(logits, ignore_index, reduction, dtype, types)
-        return lambda logits, index: _TinyLoss.apply(logits, index, tiny_plan)
+        return _TinyPlan(logits, index, ignore_index, reduction)
     layout = row_layout(logits)
     if layout is None or layout[1] > tune.rows_elements:
         return None
-    rows_plan = _RowsPlan(logits, ignore_index, reduction, dtype, types, layout)
-    return lambda logits, index: _RowsLoss.apply(logits, index, rows_plan)
+    return _RowsPlan(logits, index, ignore_index, reduction, layout)
 
 
 class _Kernel:
-    """A kernel of a plan: launched by key the first time, and directly from then on."""
+    """A kernel of a plan, called with its tensors (None for those it does not need).
 
-    __slots__ = ("function", "grid", "key", "run", "warps")
+    The first call goes through Triton, later ones to the launcher that it made, with pointers: so neither hooks that
+    nobody has set nor the kind of each pointer's memory are asked for.
+    """
 
-    def __init__(self, function: Any, programs: int, warps: int, key: tuple[Any, ...]) -> None:
-        self.function, self.grid, self.warps, self.key = function, (programs, 1, 1), warps, key
-        self.run: Any = None
+    __slots__ = ("behind", "device", "function", "grid", "handles", "key", "public", "run", "warps")
 
-    def __call__(self, *args: Any) -> None:
-        if self.run is not None:
-            self.run(*args)
+    def __init__(
+        self,
+        function: Any,
+        programs: int,
+        warps: int,
+        types: tuple[Any, ...],
+        sizes: tuple[Any, ...],
+        static: tuple[Any, ...],
+    ) -> None:
+        self.function, self.grid, self.warps, self.key = function, (programs, 1, 1), warps, (types, static)
+        self.behind = (*sizes, *static)
+        self.device: int = -1 if types[0][0].index is None else types[0][0].index
+        self.run: Any = None  # the launcher, where this Triton has one that is known
+        self.public: Any = None
+        self.handles: tuple[Any, ...] = ()
+
+    def __call__(self, *tensors: Tensor | None) -> None:
+        if self.public is None:
+            self._first_launch(tensors)
             return
-        compiled = launch(self.function, self.grid[0], self.warps, self.key, args)
-        if compiled is not None:
-            self.run = compiled[self.grid]
+        pointers = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
+        enter, leave = _hooks.launch_enter_hook, _hooks.launch_exit_hook
+        if self.run is None or getattr(enter, "calls", enter) or getattr(leave, "calls", leave):
+            self.public(*pointers, *self.behind)
+        else:
+            stream = torch._C._cuda_getCurrentRawStream(self.device)
+            self.run(*self.grid, stream, *self.handles, *pointers, *self.behind)
+
+    def _first_launch(self, tensors: tuple[Tensor | None, ...]) -> None:
+        compiled = launch(self.function, self.grid[0], self.warps, self.key, (*tensors, *self.behind))
+        if compiled is None:  # from the interpreter
+            return
+        self.public = compiled[self.grid]
+        try:
+            # As Triton's own call does it; no metadata and no hooks.
+            self.handles = (compiled.function, compiled.packed_metadata, None, None, None)
+            self.run = compiled.run
+        except AttributeError:
+            self.run = None
 
 
-class _Usual:
+def _allocator(device: torch.device) -> Callable[[Any, Any, torch.dtype], Tensor]:
+    """``torch.empty_strided`` on the current device; by the shortcut that compiled graphs take, where there is one."""
+    quick = getattr(getattr(getattr(torch._C, "_dynamo", None), "guards", None), f"_empty_strided_{device.type}", None)
+    if quick is not None:
+        return quick  # type: ignore[no-any-return]
+    return lambda size, stride, dtype: torch.empty_strided(size, stride, dtype=dtype, device=device)
+
+
+class Plan:
     """What plans of all kinds know of their calls."""
 
-    def __init__(self, logits: Tensor, ignore_index: int, reduction: str, dtype: torch.dtype) -> None:
-        self.shape, self.device, self.dtype = tuple(logits.shape), logits.device, dtype
+    apply: Callable[..., Tensor]
+
+    def __init__(self, logits: Tensor, index: Tensor, ignore_index: int, reduction: str) -> None:
+        n, K = logits.shape
+        self.shape, self.strides, self.empty = (n, K), (K, 1), _allocator(logits.device)
+        self.dtype, self.loss_dtype = logits.dtype, loss_dtype(logits)
+        self.types = (tensor_key(logits), self.loss_dtype, tensor_key(index))
         self.ignore_index, self.reduction = ignore_index, reduction
         self.kind = MEAN if reduction == "mean" else SUM
 
@@ -106,27 +128,19 @@ class _Usual:
         return differentiable_gradients(problem, logits, None, upstream, True, False)[0]
 
 
-class _TinyPlan(_Usual):
-    def __init__(
-        self, logits: Tensor, ignore_index: int, reduction: str, dtype: torch.dtype, types: tuple[Any, ...]
-    ) -> None:
-        super().__init__(logits, ignore_index, reduction, dtype)
-        n, K = logits.shape
-        rows, columns = power_of_two(n), power_of_two(K)
-        # No weight, smoothing, anchor or prior; with the gradient.
-        static = (K, rows, columns, INDEX, ignore_index, False, False, WITHOUT_ANCHOR, False, self.kind, True)
-        self.behind = (n, logits.stride(0), 1, 0.0, 0.0, *static)
-        warps = max(1, min(32, rows * columns // (32 * tuning.current().tiny_lane)))
-        self.kernel = _Kernel(tiny.tiny_kernel, 1, warps, (types, static))
+def _direct(function: type[torch.autograd.Function]) -> Callable[..., Tensor]:
+    """``function.apply`` without what it does for function transforms, under which there is no plan."""
+    apply: Callable[..., Tensor] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+    return apply
 
 
 class _TinyLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, index: Tensor, plan: _TinyPlan) -> Tensor:
-        loss = torch.empty((), dtype=plan.dtype, device=plan.device)
+        loss = plan.empty((), (), plan.loss_dtype)
         # In float32 also for half types, so that the product with the upstream gradient is rounded once.
-        grad = torch.empty(plan.shape, dtype=torch.float32, device=plan.device)
-        plan.kernel(logits, index, logits, logits, logits, logits, logits, loss, grad, *plan.behind)
+        grad = plan.empty(plan.shape, plan.strides, torch.float32)
+        plan.kernel(logits, index, None, None, None, None, None, loss, grad)
         ctx.save_for_backward(logits, grad, index)
         ctx.plan = plan
         return loss
@@ -134,24 +148,60 @@ class _TinyLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, None, None]:
         logits, grad, index = ctx.saved_tensors
+        plan: _TinyPlan = ctx.plan
         if needs_plain_gradient(upstream):
-            return ctx.plan.plain_gradient(logits, index, upstream), None, None
-        if logits.dtype == torch.float32:
+            return plan.plain_gradient(logits, index, upstream), None, None
+        if plan.dtype == torch.float32:
             return grad * upstream, None, None
-        return torch.mul(grad, upstream, out=torch.empty_like(grad, dtype=logits.dtype)), None, None
+        return torch.mul(grad, upstream, out=plan.empty(plan.shape, plan.strides, plan.dtype)), None, None
 
 
-class _RowsPlan(_Usual):
+class _TinyPlan(Plan):
+    apply = _direct(_TinyLoss)
+
+    def __init__(self, logits: Tensor, index: Tensor, ignore_index: int, reduction: str) -> None:
+        super().__init__(logits, index, ignore_index, reduction)
+        n, K = logits.shape
+        rows, columns = power_of_two(n), power_of_two(K)
+        sizes = (n, logits.stride(0), 1, 0.0, 0.0)
+        # No weight, smoothing, anchor or prior; with the gradient.
+        static: tuple[Any, ...] = (K, alignment(logits), rows, columns, INDEX, ignore_index)
+        static += (False, False, WITHOUT_ANCHOR, False, self.kind, True)
+        self.kernel = _Kernel(tiny.tiny_kernel, 1, tiny.warps(rows * columns), self.types, sizes, static)
+
+
+class _RowsLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, index: Tensor, plan: _RowsPlan) -> Tensor:
+        empty = plan.empty
+        sums = empty((plan.sum_floats,), (1,), torch.float32).zero_()
+        stats = empty((plan.stat_floats,), (1,), torch.float32)
+        classes = empty((plan.class_floats,), (1,), torch.float32)
+        loss = empty((), (), plan.loss_dtype)
+        plan.forward(logits, index, None, None, None, sums, stats)
+        plan.finalise(logits, None, sums, stats, None, classes, loss, None, None, None)
+        ctx.save_for_backward(logits, index, classes, stats)
+        ctx.plan = plan
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, None, None]:
+        logits, index, classes, stats = ctx.saved_tensors
+        plan: _RowsPlan = ctx.plan
+        if needs_plain_gradient(upstream):
+            return plan.plain_gradient(logits, index, upstream), None, None
+        grad = plan.empty(plan.shape, plan.strides, plan.dtype)
+        plan.backward(logits, index, None, None, None, classes, stats, upstream, grad)
+        return grad, None, None
+
+
+class _RowsPlan(Plan):
+    apply = _direct(_RowsLoss)
+
     def __init__(
-        self,
-        logits: Tensor,
-        ignore_index: int,
-        reduction: str,
-        dtype: torch.dtype,
-        types: tuple[Any, ...],
-        layout: tuple[int, int, int, int],
+        self, logits: Tensor, index: Tensor, ignore_index: int, reduction: str, layout: tuple[int, int, int, int]
     ) -> None:
-        super().__init__(logits, ignore_index, reduction, dtype)
+        super().__init__(logits, index, ignore_index, reduction)
         n, K = logits.shape
         tile_rows, columns, programs, warps = layout
         partial = torch.are_deterministic_algorithms_enabled()
@@ -167,33 +217,7 @@ class _RowsPlan(_Usual):
         block, finishers = finalise_layout(n, K)
         finish: tuple[Any, ...] = (K, padded, block, 1024, 4, finishers)
         finish += (False, False, False, WITHOUT_ANCHOR, False, True, self.kind, partial)
-        self.of_forward, self.of_backward = (*sizes, *forward), (*sizes, *backward)
-        self.of_finalise = (n, 0, logits.stride(0), 0, slots, counter_at, 0.0, 0.0, *finish)
-        self.forward = _Kernel(row_tiles.rows_forward, programs, warps, (types, forward))
-        self.finalise = _Kernel(_finalise.finalise, finishers, 4, (types, finish))
-        self.backward = _Kernel(row_tiles.rows_backward, programs, warps, (types, backward))
-
-
-class _RowsLoss(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, index: Tensor, plan: _RowsPlan) -> Tensor:
-        device = plan.device
-        sums = torch.zeros(plan.sum_floats, dtype=torch.float32, device=device)
-        stats = torch.empty(plan.stat_floats, dtype=torch.float32, device=device)
-        classes = torch.empty(plan.class_floats, dtype=torch.float32, device=device)
-        loss = torch.empty((), dtype=plan.dtype, device=device)
-        plan.forward(logits, index, logits, logits, logits, sums, stats, *plan.of_forward)
-        plan.finalise(logits, logits, sums, stats, stats, classes, loss, logits, logits, logits, *plan.of_finalise)
-        ctx.save_for_backward(logits, index, classes, stats)
-        ctx.plan = plan
-        return loss
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, None, None]:
-        logits, index, classes, stats = ctx.saved_tensors
-        plan: _RowsPlan = ctx.plan
-        if needs_plain_gradient(upstream):
-            return plan.plain_gradient(logits, index, upstream), None, None
-        grad = torch.empty(plan.shape, dtype=logits.dtype, device=plan.device)
-        plan.backward(logits, index, logits, logits, logits, classes, stats, upstream, grad, *plan.of_backward)
-        return grad, None, None
+        of_finish = (n, 0, logits.stride(0), 0, slots, counter_at, 0.0, 0.0)
+        self.forward = _Kernel(row_tiles.rows_forward, programs, warps, self.types, sizes, forward)
+        self.finalise = _Kernel(_finalise.finalise, finishers, 4, self.types, of_finish, finish)
+        self.backward = _Kernel(row_tiles.rows_backward, programs, warps, self.types, sizes, backward)

@@ -1,0 +1,99 @@
+"""How the usual call launches its kernels, with a launcher that only notes what it is given."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+triton = pytest.importorskip("triton", minversion="3.6")
+
+from gence.losses.kernels import usual_call  # noqa: E402 - only where there is Triton
+
+
+class Compiled:
+    """A compiled kernel as Triton has it."""
+
+    def __init__(self, direct: list, public: list) -> None:
+        self.function, self.packed_metadata, self.run, self.public = (
+            7,
+            (4, 1, 0),
+            lambda *args: direct.append(args),
+            public,
+        )
+
+    def __getitem__(self, grid):
+        return lambda *args: self.public.append((grid, *args))
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """(tensors of first launches, arguments of the launcher, arguments of Triton's own call)."""
+    first, direct, public = [], [], []
+
+    def launch(kernel, programs, warps, key, args):
+        first.append(args)
+        return Compiled(direct, public)
+
+    monkeypatch.setattr(usual_call, "launch", launch)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 5, raising=False)
+    monkeypatch.setattr(usual_call, "_hooks", SimpleNamespace(launch_enter_hook=None, launch_exit_hook=None))
+    return first, direct, public
+
+
+@pytest.fixture
+def call():
+    logits, labels = torch.randn(6, 5, requires_grad=True), torch.zeros(6, dtype=torch.long)
+    plan = usual_call.plan_of(logits, labels, -100, "mean")
+    return lambda: plan.apply(logits, labels, plan), logits, plan
+
+
+def test_first_through_triton_then_to_the_launcher_with_pointers(calls, call):
+    (first, direct, public), (loss, logits, plan) = calls, call
+    for _ in range(3):
+        loss()
+    assert len(first) == 1
+    assert first[0][0].data_ptr() == logits.data_ptr()
+    assert public == []
+    assert len(direct) == 2
+    grid, stream, handles, arguments = direct[0][:3], direct[0][3], direct[0][4:9], direct[0][9:]
+    assert (grid, stream, handles) == ((1, 1, 1), 5, (7, (4, 1, 0), None, None, None))
+    assert arguments[0] == logits.data_ptr()
+    assert arguments[2:7] == (None,) * 5
+    assert arguments[9:] == plan.kernel.behind
+    assert len(arguments) == len(first[0])
+
+
+def test_a_launch_hook_is_called_by_triton(calls, call, monkeypatch):
+    (_, direct, public), (loss, *_) = calls, call
+    chain = SimpleNamespace(calls=[])
+    monkeypatch.setattr(usual_call, "_hooks", SimpleNamespace(launch_enter_hook=chain, launch_exit_hook=chain))
+    loss(), loss()
+    assert (len(direct), len(public)) == (1, 0)
+    chain.calls.append(print)
+    loss()
+    assert (len(direct), len(public)) == (1, 1)
+
+
+def test_a_launcher_that_is_not_known_is_left_to_triton(calls, call, monkeypatch):
+    (_, direct, public), (loss, *_) = calls, call
+    monkeypatch.setattr(Compiled, "__getattribute__", _without_metadata)
+    loss(), loss()
+    assert (len(direct), len(public)) == (0, 1)
+
+
+def _without_metadata(self, name):
+    if name == "packed_metadata":
+        raise AttributeError(name)
+    return object.__getattribute__(self, name)
+
+
+def test_allocates_without_the_shortcut(monkeypatch):
+    monkeypatch.delattr(torch._C._dynamo.guards, "_empty_strided_cpu")
+    made = usual_call._allocator(torch.device("cpu"))((3, 2), (2, 1), torch.float16)
+    assert (made.shape, made.stride(), made.dtype) == ((3, 2), (2, 1), torch.float16)
+
+
+def test_rows_too_long_and_losses_of_rows_have_no_plan():
+    labels = torch.zeros(4, dtype=torch.long)
+    assert usual_call.plan_of(torch.zeros(4, 30000), labels, -100, "mean") is None
+    assert usual_call.plan_of(torch.zeros(4, 3), labels, -100, "none") is None
