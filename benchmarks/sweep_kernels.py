@@ -19,13 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gence.experiment.environment import environment_record
 from gence.losses.kernels import implementation, tuning
 from gence.losses.kernels.problem import problem_of
-
-
-def _lags(lag: int) -> dict[str, Any]:
-    return dict.fromkeys(("lag", "backward_lag", "ragged_lag", "ragged_backward_lag"), lag)
-
 
 MEDIUM = [
     {},
@@ -37,33 +33,31 @@ MEDIUM = [
     {"finalise_columns": 256},
     {"finalise_columns": 512},
 ]
-_FEW_LARGE = {"stream_registers": 128, "stream_per_sm": 2, "backward_per_sm": 2}
-_MANY_SMALL = {"stream_registers": 64, "sum_rows": 4, "stream_per_sm": 4, "backward_per_sm": 4}
 _WIDE = {"tile_columns": 4096, "tile_rows": 2, "backward_rows": 2}
+_THREE = {"backward_lag": 0, "backward_registers": 80, "backward_per_sm": 3}
+_FOUR = {"backward_lag": 0, "backward_registers": 64, "backward_per_sm": 4, "sum_rows": 4}
 STREAM = [
     {},
-    {"stages": 2},
+    {"backward_lag": 0},  # a launch for each look
+    *({**_THREE, "backward_stages": stages} for stages in (1, 2, 3)),
+    {**_THREE, "sum_rows": 4},
+    *({**_FOUR, "backward_stages": stages} for stages in (1, 2)),
+    {**_FOUR, **_WIDE, "backward_stages": 1},
+    {**_THREE, **_WIDE, "backward_stages": 2, "stream_registers": 80, "stream_per_sm": 3},
     {"stages": 3},
-    _WIDE,
-    {**_WIDE, "stages": 3},
-    {**_FEW_LARGE, "stages": 3},
-    {**_FEW_LARGE, **_WIDE, "stages": 3},
-    {**_MANY_SMALL, "stages": 2},
-    _lags(3),
-    {**_lags(3), "stages": 3},
-    _lags(4),
-    {"chunk_bytes": 16 << 20, **_lags(2)},
-    {"piece_bytes": 32 << 10, **_lags(2)},
-    {"piece_bytes": 128 << 10},
-    {"unroll": 2, "stages": 3},
-    {"keep": False},
+    {"stream_registers": 80, "stream_per_sm": 3, "stages": 3},
+    {"lag": 4, "backward_lag": 4},
+    {"piece_bytes": 128 << 10, "backward_lag": 0},
+    {"unroll": 2},
+    {"keep": False, "backward_lag": 0},
 ]
 LONG = [
     {"long_columns": 0},  # the streamed backward pass
     *({"long_part": part, "long_warps": warps} for part, warps in ((2048, 4), (2048, 8), (4096, 16), (8192, 16))),
     {"shift_rows": False},
-    {"stream_registers": 96, "stream_per_sm": 2},  # ragged rows spill a little at 80
-    *({"ragged_lag": lag} for lag in (1, 3, 4)),
+    {"stream_registers": 80, "stream_per_sm": 3, "stages": 1},
+    {"stream_registers": 80, "stream_per_sm": 3},
+    *({"ragged_lag": lag} for lag in (0, 2, 4)),
 ]
 TINY = [{}, {"tiny_warps": 8}, {"tiny_warps": 32}, {"tiny_lane": 4}, {"tiny_lane": 16}]
 SHAPES: dict[str, tuple[int, int, torch.dtype, list[dict[str, Any]]]] = {
@@ -93,11 +87,11 @@ def main() -> None:
     began = time.perf_counter()
     device = torch.device("cuda")
     record: dict[str, Any] = {
-        "device": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
+        "bench": "sweep",
+        "environment": {**environment_record("cuda"), "torch": torch.__version__},
         "copy_gb_per_s": copy_bandwidth(device),
         "checks": [],
-        "times": [],
+        "measured": [],
     }
     if options.check:
         check_corners(record["checks"], device)
@@ -112,9 +106,10 @@ def main() -> None:
             if time.perf_counter() - began > share * (number + 1):
                 print(f"{name}: out of time before {setting}")
                 break
-            record["times"].append(measure(name, logits, target, setting))
+            record["measured"].append(measure(name, logits, target, setting))
         del logits
         torch.cuda.empty_cache()
+    record["rows"] = best(record["measured"])
     record["seconds"] = time.perf_counter() - began
     if options.out is not None:
         options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -258,7 +253,8 @@ def measure(name: str, logits: Tensor, target: Tensor, setting: dict[str, Any]) 
         if flush is not None:
             flush.zero_()
 
-    entry: dict[str, Any] = {"name": name, "shape": [n, K], "setting": setting}
+    named = ", ".join(f"{key} {value}" for key, value in setting.items()) or "defaults"
+    entry: dict[str, Any] = {"name": name, "n": n, "K": K, "setting": named}
     with tuning.override(**setting):
         try:
             _, saved = implementation.forward(problem, logits, None, torch.float32, True)
@@ -281,17 +277,27 @@ def measure(name: str, logits: Tensor, target: Tensor, setting: dict[str, Any]) 
 def report(record: dict[str, Any]) -> None:
     """Failed checks, and each shape's default and three best settings."""
     failed = [entry for entry in record["checks"] if not entry["ok"]]
-    print(f"\n{record['device']}, copy {record['copy_gb_per_s']:.0f} GB/s, {record['seconds']:.0f} s")
+    print(f"\n{record['environment']['device']}, copy {record['copy_gb_per_s']:.0f} GB/s, {record['seconds']:.0f} s")
     print(f"checks: {len(record['checks']) - len(failed)} passed, {len(failed)} failed")
     for entry in failed:
         print("  FAILED", json.dumps(entry))
-    for name in dict.fromkeys(entry["name"] for entry in record["times"]):
-        done = [entry for entry in record["times"] if entry["name"] == name and "both_ms" in entry]
-        for part in ("forward_ms", "backward_ms"):
-            best = sorted(done, key=lambda entry: entry[part])[:3]
-            shown = [*(entry for entry in done if not entry["setting"]), *best]
-            for entry in shown:
-                print(f"{name:12} {part:12} {entry[part]:8.4f}  {entry['setting'] or 'defaults'}")
+    for row in record["rows"]:
+        print(f"{row['n']} x {row['K']}, {row['part']:8} {row['ms']:8.4f} ms  {row['setting']}")
+
+
+def best(measured: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of each shape and pass what the defaults took, and the three fastest settings."""
+    rows = []
+    for name in dict.fromkeys(entry["name"] for entry in measured):
+        done = [entry for entry in measured if entry["name"] == name and "both_ms" in entry]
+        for part in ("forward", "backward"):
+            key = f"{part}_ms"
+            fastest = sorted(done, key=lambda entry: entry[key])[:3]
+            for entry in [*(entry for entry in done if entry["setting"] == "defaults"), *fastest]:
+                row = {"n": entry["n"], "K": entry["K"], "part": part, "setting": entry["setting"], "ms": entry[key]}
+                if row not in rows:
+                    rows.append(row)
+    return rows
 
 
 if __name__ == "__main__":

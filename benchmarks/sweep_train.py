@@ -118,7 +118,7 @@ def measure(name: str, model: str, runs: int, epochs: int) -> dict[str, Any]:
     trainee.create_model = create_changed  # type: ignore[assignment]
     cohort.compiled_backbone = compiled
     record = bench_train.bench_train((model,), cohort_sizes=(runs,), epochs=epochs, usual=False)
-    return {"setting": name, "options": SETTINGS[name], **record["environment"], **record["rows"][0]}
+    return {"environment": record["environment"], "row": {"setting": name, **record["rows"][0]}}
 
 
 def main() -> None:
@@ -136,17 +136,19 @@ def main() -> None:
     warming = [_start(name, options.model, 1, 2) for name in options.settings]
     for process in warming:
         process.communicate()
-    rows = []
+    record: dict[str, Any] = {"bench": "sweep-train", "rows": []}
     for name in options.settings:
         process = _start(name, options.model, options.runs, options.epochs)
         printed, wrong = process.communicate()
         if process.returncode:
             print(f"{name}: failed: {wrong.strip().splitlines()[-1]}", flush=True)
             continue
-        rows.append(json.loads(printed.splitlines()[-1]))
-        print(f"{name:20} {rows[-1]['ms_per_step_and_run']:7.3f} ms a step and run", flush=True)
+        found = json.loads(printed.splitlines()[-1])
+        record["environment"] = found["environment"]
+        record["rows"].append(found["row"])
+        print(f"{name:20} {found['row']['ms_per_step_and_run']:7.3f} ms a step and run", flush=True)
         if options.out:
-            options.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+            options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def _start(name: str, model: str, runs: int, epochs: int) -> subprocess.Popen[str]:

@@ -120,7 +120,7 @@ def _reliability(measured: Sequence[MeasuredRow]) -> list[str]:
     return [
         f"The pointwise losses are over-confident where they are confident in {over} of {len(pointwise)} cells, by "
         f"{sum(pointwise) / len(pointwise):+.2f} points on average; GenCE by {sum(gence) / len(gence):+.2f} points "
-        f"over {len(gence)} cells, where the paper claims it lies on the diagonal."
+        f"over {len(gence)} cell{'s' * (len(gence) > 1)}, where the paper claims it lies on the diagonal."
     ]
 
 

@@ -1,12 +1,16 @@
 """The choices the paper's recipe leaves open, resolved by evidence from cross-entropy alone.
 
-The recipe names RandAugment, MixUp and CutMix but not their strengths, and no initialisation. Each candidate sets them;
-cross-entropy is trained under them on four cells of Table 1, and the candidate whose accuracies come closest to the
-printed ones is the recipe called "paper". No other loss has a say in it.
+The recipe names RandAugment, MixUp and CutMix but not their strengths, no initialisation, and does not say whether the
+rate warms up. Each candidate sets them; cross-entropy is trained under them on four cells of Table 1, and the candidate
+whose accuracies come closest to the printed ones is the recipe called "paper". No other loss has a say in it.
 
-The rule, fixed when no cell but the first had a record: every candidate is tried on the two cells with N = 2000; the
-`GO_ON` closest there go on to the two with N = 5000 (more, if the last of them tie), the others are out; of those that
-went on, the closest over all four cells is chosen (of equals, the one listed first). One seed is enough for a cell.
+Every candidate is tried on the two cells with N = 2000; the `GO_ON` closest there go on to the two with N = 5000 (more,
+if the last of them tie), the others are out; of those that went on, the closest over all four cells is chosen (of
+equals, the one listed first). In a cell all are judged on the same seeds, those that each of them has: one may be
+enough, and what Table 1 adds for the candidate in use does not count.
+
+The candidates with a warm-up were added when the others had been tried and cross-entropy had been found to stay near
+chance for dozens of epochs under all of them, which its printed accuracies rule out.
 
 Distance: the root mean square over the cells of (our mean less the printed mean), in percentage points. Not in units of
 the printed standard deviations: over five seeds those are uncertain themselves and differ by a factor of nine between
@@ -16,8 +20,8 @@ the four cells, so one cell would decide alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from gence.experiment.recipe import Recipe
@@ -56,6 +60,10 @@ CANDIDATES: dict[str, Recipe] = {
     "tenth mixed": _AS_PRINTED.replace(**_MIXED, mix_probability=0.1),
     "not mixed": _AS_PRINTED,
     "not mixed, torch init": _AS_PRINTED.replace(init="torch"),
+    "half mixed, warm-up 1": _AS_PRINTED.replace(**_MIXED, mix_probability=0.5, warmup_epochs=1),
+    "half mixed, warm-up 5": _AS_PRINTED.replace(**_MIXED, mix_probability=0.5, warmup_epochs=5),
+    "not mixed, warm-up 1": _AS_PRINTED.replace(warmup_epochs=1),
+    "not mixed, warm-up 5": _AS_PRINTED.replace(warmup_epochs=5),
 }
 """The settings that are tried, by name."""
 
@@ -67,7 +75,7 @@ class Judged:
     Attributes:
         name: the candidate's name.
         recipe: what it is.
-        means: our mean accuracy in per cent for each of `CELLS`; None where there is no record.
+        means: our mean accuracy in per cent for each of `CELLS`, over the seeds that all have; None without a record.
         counts: seeds behind each mean.
         first_distance: root mean square difference from the printed values of `FIRST`; NaN unless both have a record.
         distance: likewise over all cells; NaN unless every cell has a record, and for a candidate that is out.
@@ -107,23 +115,21 @@ def open_choice_specs(store: Store, *, rows: Sequence[str] = CELLS, seeds: int =
 
 def judge(store: Store) -> list[Judged]:
     """Return how each candidate does by the store's records: the closest first, then the incomplete, then those out."""
-    present = store.keys()
     rows = [table1().selected([name])[0] for name in CELLS]
+    first = [_accuracies(store, row, CANDIDATES) for row in rows[: len(FIRST)]]
+    firsts = {name: _distance(rows, [cell[name] for cell in first]) for name in CANDIDATES}
+    known = not any(map(math.isnan, firsts.values()))
+    bar = sorted(firsts.values())[GO_ON - 1]
+    out = {name: firsts[name] > bar if known else None for name in CANDIDATES}
+    went_on = [name for name in CANDIDATES if not out[name]]
+    later = [_accuracies(store, row, went_on) for row in rows[len(FIRST) :]]
     judged = []
     for name, recipe in CANDIDATES.items():
-        means: list[float | None] = []
-        counts: list[int] = []
-        for row in rows:
-            keys = [spec.key for spec in _runs(row, recipe, SEEDS) if spec.key in present]
-            found = [100 * store.read(key).result.metrics["accuracy"] for key in keys]
-            means.append(sum(found) / len(found) if found else None)
-            counts.append(len(found))
-        first = _distance(rows[: len(FIRST)], means[: len(FIRST)])
-        judged.append(Judged(name, recipe, tuple(means), tuple(counts), first, _distance(rows, means)))
-    firsts = sorted(one.first_distance for one in judged)
-    if not any(map(math.isnan, firsts)):
-        judged = [replace(one, out=one.first_distance > firsts[GO_ON - 1]) for one in judged]
-        judged = [replace(one, distance=math.nan) if one.out else one for one in judged]
+        found = [cell.get(name, ()) for cell in (*first, *later)]
+        means = tuple(sum(values) / len(values) if values else None for values in found)
+        distance = math.nan if out[name] else _distance(rows, found)
+        counts = tuple(map(len, found))
+        judged.append(Judged(name, recipe, means, counts, firsts[name], distance, out[name]))
     return sorted(judged, key=lambda one: (bool(one.out), _nan_last(one.distance), _nan_last(one.first_distance)))
 
 
@@ -149,11 +155,27 @@ def _runs(row: Row, recipe: Recipe, seeds: int) -> list[RunSpec]:
     return [row.base.replace(recipe=recipe, loss=LossSpec(name="ce"), seed=seed) for seed in range(seeds)]
 
 
-def _distance(rows: Sequence[Row], means: Sequence[float | None]) -> float:
-    if any(mean is None for mean in means):
+def _accuracies(store: Store, row: Row, names: Iterable[str]) -> dict[str, tuple[float, ...]]:
+    """Return the accuracies in per cent of each candidate in a cell, for the seeds that all with a record have."""
+    present = store.keys()
+    found = {
+        name: {
+            spec.seed: 100 * store.read(spec.key).result.metrics["accuracy"]
+            for spec in _runs(row, CANDIDATES[name], SEEDS)
+            if spec.key in present
+        }
+        for name in names
+    }
+    shared = set.intersection(*(set(by_seed) for by_seed in found.values() if by_seed), set(range(SEEDS)))
+    return {name: tuple(by_seed[seed] for seed in shared if seed in by_seed) for name, by_seed in found.items()}
+
+
+def _distance(rows: Sequence[Row], found: Sequence[Sequence[float]]) -> float:
+    """Root mean square difference from the printed means of as many rows as there are cells; NaN if one is empty."""
+    if not all(found):
         return math.nan
-    squares = [(mean - row.printed["ce"].mean) ** 2 for row, mean in zip(rows, means, strict=True) if mean is not None]
-    return math.sqrt(sum(squares) / len(squares))
+    off = [sum(cell) / len(cell) - row.printed["ce"].mean for row, cell in zip(rows, found, strict=False)]
+    return math.sqrt(sum(value**2 for value in off) / len(off))
 
 
 def _nan_last(value: float) -> float:
