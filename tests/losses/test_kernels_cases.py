@@ -31,7 +31,7 @@ pytestmark = [
 
 REGIMES = {
     "tiny": {},
-    "rows": {"tiny_elements": 0, "rows_elements": 64},
+    "rows": {"tiny_elements": 0, "rows_elements": 64, "finalise_columns": 8},
     "long": {"tiny_elements": 0, "rows_elements": 8, "long_part": 16 if INTERPRETED else 256},
     "stream": {
         "tiny_elements": 0,
@@ -40,10 +40,10 @@ REGIMES = {
         "tile_columns": 16 if INTERPRETED else 256,
         "unroll": 2,
         "chunk_bytes": 600,
-        "lag": 1,
+        "lag": 0,
         "ragged_lag": 1,
         "backward_lag": 2,
-        "ragged_backward_lag": 2,
+        "ragged_backward_lag": 0,
         "tile_rows": 2,
         "sum_rows": 4,
         "backward_rows": 2,
@@ -165,6 +165,19 @@ def test_ignored_rows_beside_columns_that_underflow(regime):
     target[target == 5] = 4
     target[1] = 3
     check(logits, target, tolerance=2e-5)
+
+
+@pytest.mark.parametrize("shape", [(8, 17), (8, 32), (9, 33)], ids=str)
+@pytest.mark.parametrize("lag", [0, 1, 2])
+def test_looks_of_streamed_rows_in_any_order(shape, lag):
+    from gence.losses.kernels import tuning
+
+    logits, target = make("ignore", *shape, torch.float32)
+    expected = run("torch", logits, target)
+    lags = dict.fromkeys(("lag", "backward_lag", "ragged_lag", "ragged_backward_lag"), lag)
+    with tuning.override(**{**REGIMES["stream"], **lags}):
+        for own, plain in zip(run("triton", logits, target), expected, strict=True):
+            torch.testing.assert_close(own, plain)
 
 
 def test_ignored_rows_may_hold_anything(regime):

@@ -63,6 +63,41 @@ def test_first_through_triton_then_to_the_launcher_with_pointers(calls, call):
     assert len(arguments) == len(first[0])
 
 
+@pytest.mark.parametrize(("n", "whole"), [(300, True), (70000, False)])
+def test_rows_have_one_buffer_and_both_ways_to_launch_find_its_parts(n, whole, calls):
+    first, direct, _ = calls
+    logits, labels = torch.randn(n, 61, requires_grad=True), torch.zeros(n, dtype=torch.long)
+    plan = usual_call.plan_of(logits, labels, -100, "mean")
+    assert plan.zero_all == whole
+    for _ in range(2):
+        torch.autograd.grad(plan.apply(logits, labels, plan), logits)
+    assert (len(first), len(direct)) == (2, 2)
+    for tensors, (*_, arguments) in zip(first, [(call[9:],) for call in direct], strict=True):
+        assert len(tensors) == len(arguments)
+        buffers = (5, 6, 7) if tensors is first[0] else (5, 6)  # sums, statistics and classes; classes and statistics
+        offsets = [tensors[at].data_ptr() - tensors[buffers[0]].data_ptr() for at in buffers]
+        assert [arguments[at] - arguments[buffers[0]] for at in buffers] == offsets
+        assert all(offset % 16 == 0 for offset in offsets)
+        given = [at for at, value in enumerate(tensors) if isinstance(value, torch.Tensor)]
+        assert all(arguments[at] % 4 == 0 for at in given)
+        assert [value for at, value in enumerate(arguments) if at not in given] == [
+            value for at, value in enumerate(tensors) if at not in given
+        ]
+    sums, stats, classes = first[0][5:8]
+    assert stats.numel() == 4 * n
+    assert not sums[: plan.classes_at].any()
+    assert sums.data_ptr() < classes.data_ptr() < stats.data_ptr()
+
+
+def test_sums_in_a_fixed_order_are_left_to_the_general_call():
+    logits, labels = torch.zeros(300, 61), torch.zeros(300, dtype=torch.long)
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert usual_call.plan_of(logits, labels, -100, "mean") is None
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def test_a_launch_hook_is_called_by_triton(calls, call, monkeypatch):
     (_, direct, public), (loss, *_) = calls, call
     chain = SimpleNamespace(calls=[])

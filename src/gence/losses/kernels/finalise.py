@@ -1,8 +1,13 @@
 """From column sums to the loss and to the coefficients that the backward pass needs.
 
-Each program takes its share of the classes and of the rows; the last one to finish adds the shares up in a fixed order.
+``finalise`` is a launch of its own: each program takes its share of the classes and of the rows; the last one to finish
+adds the shares up in a fixed order. Where one program is enough, the last one of ``rows_forward`` does it, by the same
+functions. So what other programs may have written is read past the L1 cache, which label counts never enter.
+
 Linear float32 sums are exact enough until they underflow. Where a class that counts has a sum below ``FLOOR``, its
 block of columns is summed again in log space, here and only then, so no value has to be looked at by the host.
+
+Over 300 lines because Triton functions take each argument by name, and two of them take thirty.
 """
 # mypy: disable-error-code="misc,no-untyped-def,no-untyped-call,untyped-decorator"
 
@@ -22,8 +27,8 @@ def _merge_columns(z, stats, n, stride, cols, col_ok, top, total, R: tl.constexp
     for start in range(0, n, R):
         rows = start + tl.arange(0, R)
         row_ok = rows < n
-        peak = tl.load(stats + rows, mask=row_ok, other=0.0)
-        log_sum = tl.load(stats + n + rows, mask=row_ok, other=float("inf"))
+        peak = tl.load(stats + rows, mask=row_ok, other=0.0, cache_modifier=".cg")
+        log_sum = tl.load(stats + n + rows, mask=row_ok, other=float("inf"), cache_modifier=".cg")
         valid = row_ok & (log_sum != float("inf"))
         mask = valid[:, None] & col_ok[None, :]
         x = tl.load(z + rows.to(tl.int64)[:, None] * stride + cols[None, :], mask=mask, other=float("-inf"))
@@ -35,26 +40,26 @@ def _merge_columns(z, stats, n, stride, cols, col_ok, top, total, R: tl.constexp
     return top, total
 
 
-@triton.jit(do_not_specialize=["n", "m", "stride", "context_stride", "partials", "counter_at"])
-def finalise(
+@triton.jit
+def class_shares(
     z,
     context,
     sums,
     stats,
     context_stats,
     classes,
-    loss,
     weight,
     prior,
-    anchor_at,
+    costs_at,
+    cost_count,
+    pid,
     n,
     m,
     stride,
     context_stride,
     partials,
-    counter_at,
     eps,
-    anchor,
+    strength,
     K: tl.constexpr,
     KP: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -67,16 +72,17 @@ def finalise(
     ANCHOR: tl.constexpr,
     HAS_PRIOR: tl.constexpr,
     INDEX: tl.constexpr,
-    REDUCTION: tl.constexpr,
     PARTIAL: tl.constexpr,
 ):
-    """Writes the loss, the coefficients c with their reference (see ``class_pull``), log S, and two scalars."""
-    pid = tl.program_id(0)
-    strength = 0.0
-    if ANCHOR == 1:
-        strength = anchor
-    elif ANCHOR == 2:
-        strength = tl.load(anchor_at).to(tl.float32)
+    """Writes the coefficients c with their reference (see ``class_pull``) and log S of program ``pid``'s classes.
+
+    Returns its shares of: the rows' costs; cross term; negative entropy of the targets or prior; the prior's cross term
+    and mass; weighted label mass; weighted and unweighted number of labels; and whether a column has a reference.
+    """
+    costs = tl.zeros((BLOCK_N,), tl.float32)
+    for block in range(pid, tl.cdiv(cost_count, BLOCK_N), PROGRAMS):
+        at = block * BLOCK_N + tl.arange(0, BLOCK_N)
+        costs += tl.load(costs_at + at, mask=at < cost_count, other=0.0, cache_modifier=".cg")
 
     # Smoothing needs the number of rows and a given prior the whole label mass, before any class is done.
     count = n * 1.0
@@ -123,7 +129,7 @@ def finalise(
                 ok = (slots < partials)[:, None] & col_ok[None, :]
                 s += tl.sum(tl.load(sums + 2 * KP + at, mask=ok, other=0.0), 0)
         else:
-            s = tl.load(sums + cols, mask=col_ok, other=0.0)
+            s = tl.load(sums + cols, mask=col_ok, other=0.0, cache_modifier=".cg")
         labels = load_counts(sums, cols, col_ok, KP, INDEX)
         label_count += labels
         mass = labels
@@ -178,57 +184,141 @@ def finalise(
         tl.store(classes + 2 * KP + cols, log_s, mask=col_ok)
         tl.store(classes + 3 * KP + cols, beyond, mask=col_ok)
 
-    costs = tl.zeros((BLOCK_N,), tl.float32)
-    for block in range(pid, tl.cdiv(n, BLOCK_N), PROGRAMS):
-        rows = block * BLOCK_N + tl.arange(0, BLOCK_N)
-        costs += tl.load(stats + 2 * n + rows, mask=rows < n, other=0.0)
+    # Sums over the threads of a program take their time, so none is taken twice or of zeros.
+    label_mass = tl.sum(label_count, 0)
+    mass_sum = label_mass
+    denominator = label_mass
+    if HAS_WEIGHT or SMOOTH:
+        mass_sum = tl.sum(masses, 0)
+    if HAS_WEIGHT:
+        denominator = tl.sum(weighted_labels, 0)
+    negative_entropy = 0.0
+    of_prior = 0.0
+    whole_prior = 0.0
+    if ANCHOR != 0:
+        negative_entropy = tl.sum(entropy, 0)
+        if HAS_PRIOR:
+            of_prior = tl.sum(prior_cross, 0)
+            whole_prior = tl.sum(prior_mass, 0)
+    return (
+        tl.sum(costs, 0), tl.sum(cross, 0), negative_entropy, of_prior, whole_prior, mass_sum, denominator,
+        label_mass, tl.max(extremes, 0),
+    )  # fmt: skip
 
-    shares = classes + VECTORS * KP + 16 + pid * 16
-    tl.store(shares, tl.sum(costs, 0))
-    tl.store(shares + 1, tl.sum(cross, 0))
-    tl.store(shares + 2, tl.sum(entropy, 0))
-    tl.store(shares + 3, tl.sum(prior_cross, 0))
-    tl.store(shares + 4, tl.sum(prior_mass, 0))
-    tl.store(shares + 5, tl.sum(masses, 0))
-    tl.store(shares + 6, tl.sum(weighted_labels, 0))
-    tl.store(shares + 7, tl.sum(label_count, 0))
-    tl.store(shares + 8, tl.max(extremes, 0))
+
+@triton.jit
+def write_loss(
+    classes,
+    loss,
+    cost,
+    cross,
+    negative_entropy,
+    of_prior,
+    whole_prior,
+    label_mass,
+    weighted_labels,
+    label_count,
+    extreme,
+    n,
+    m,
+    strength,
+    KP: tl.constexpr,
+    ANCHOR: tl.constexpr,
+    HAS_PRIOR: tl.constexpr,
+    INDEX: tl.constexpr,
+    REDUCTION: tl.constexpr,
+):
+    """Writes the loss and two scalars from the sums of the shares."""
+    cost += cross
+    denominator = n * 1.0
+    taking_part = n * 1.0
+    if INDEX:
+        denominator = weighted_labels
+        taking_part = label_count
+    if ANCHOR != 0:
+        everything = taking_part + m
+        log_n = tl.log(tl.maximum(everything, 1.0))
+        if HAS_PRIOR:
+            divergence = label_mass * (negative_entropy - of_prior + whole_prior * log_n)
+        else:
+            log_mass = tl.log(tl.where(label_mass > 0.0, label_mass, 1.0))
+            divergence = negative_entropy - label_mass * log_mass + label_mass * log_n
+            divergence -= cross
+        cost += strength * tl.where(everything > 0.0, divergence, 0.0)
+    inverse = 1.0
+    if REDUCTION == 2:
+        inverse = 1.0 / denominator
+        cost = cost / denominator
+        if INDEX:  # the mean over no row is NaN, but no row has a gradient
+            inverse = tl.where(taking_part > 0.0, inverse, 0.0)
+    tl.store(loss, cost)
+    tl.store(classes + VECTORS * KP + INVERSE_DENOMINATOR, inverse)
+    tl.store(classes + VECTORS * KP + EXTREME, extreme)
+
+
+@triton.jit
+def _sum_of(shares, which: tl.constexpr):
+    return tl.sum(tl.load(shares + which, cache_modifier=".cg"), 0)
+
+
+@triton.jit(do_not_specialize=["n", "m", "stride", "context_stride", "partials", "counter_at"])
+def finalise(
+    z,
+    context,
+    sums,
+    stats,
+    context_stats,
+    classes,
+    loss,
+    weight,
+    prior,
+    anchor_at,
+    n,
+    m,
+    stride,
+    context_stride,
+    partials,
+    counter_at,
+    eps,
+    anchor,
+    K: tl.constexpr,
+    KP: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    R: tl.constexpr,
+    PROGRAMS: tl.constexpr,
+    HAS_CONTEXT: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr,
+    SMOOTH: tl.constexpr,
+    ANCHOR: tl.constexpr,
+    HAS_PRIOR: tl.constexpr,
+    INDEX: tl.constexpr,
+    REDUCTION: tl.constexpr,
+    PARTIAL: tl.constexpr,
+):
+    """Writes the loss, and the class vectors and scalars of the backward pass."""
+    pid = tl.program_id(0)
+    strength = 0.0
+    if ANCHOR == 1:
+        strength = anchor
+    elif ANCHOR == 2:
+        strength = tl.load(anchor_at).to(tl.float32)
+    of_program = class_shares(
+        z, context, sums, stats, context_stats, classes, weight, prior, stats + 2 * n, n, pid, n, m, stride,
+        context_stride, partials, eps, strength, K, KP, BLOCK_K, BLOCK_N, R, PROGRAMS, HAS_CONTEXT, HAS_WEIGHT,
+        SMOOTH, ANCHOR, HAS_PRIOR, INDEX, PARTIAL,
+    )  # fmt: skip
+    shares = classes + VECTORS * KP + 16
+    for which in tl.static_range(9):
+        tl.store(shares + pid * 16 + which, of_program[which])
     tl.debug_barrier()  # all of this program's stores come before its tick
     counter = (sums + counter_at).to(tl.pointer_type(tl.int32))
     finished = tl.atomic_add(counter, 1, sem="acq_rel")
     if finished == PROGRAMS - 1:
         # PROGRAMS is a power of two.
-        of = classes + VECTORS * KP + 16 + tl.arange(0, PROGRAMS) * 16
-        cost = tl.sum(tl.load(of, cache_modifier=".cg"), 0)
-        cost += tl.sum(tl.load(of + 1, cache_modifier=".cg"), 0)
-        label_mass = tl.sum(tl.load(of + 5, cache_modifier=".cg"), 0)
-        denominator = n * 1.0
-        if INDEX:
-            denominator = tl.sum(tl.load(of + 6, cache_modifier=".cg"), 0)
-        if ANCHOR != 0:
-            taking_part = n * 1.0
-            if INDEX:
-                taking_part = tl.sum(tl.load(of + 7, cache_modifier=".cg"), 0)
-            taking_part += m
-            log_n = tl.log(tl.maximum(taking_part, 1.0))
-            negative_entropy = tl.sum(tl.load(of + 2, cache_modifier=".cg"), 0)
-            if HAS_PRIOR:
-                divergence = label_mass * (
-                    negative_entropy
-                    - tl.sum(tl.load(of + 3, cache_modifier=".cg"), 0)
-                    + tl.sum(tl.load(of + 4, cache_modifier=".cg"), 0) * log_n
-                )
-            else:
-                log_mass = tl.log(tl.where(label_mass > 0.0, label_mass, 1.0))
-                divergence = negative_entropy - label_mass * log_mass + label_mass * log_n
-                divergence -= tl.sum(tl.load(of + 1, cache_modifier=".cg"), 0)
-            cost += strength * tl.where(taking_part > 0.0, divergence, 0.0)
-        inverse = 1.0
-        if REDUCTION == 2:
-            inverse = 1.0 / denominator
-            cost = cost / denominator
-            if INDEX:  # the mean over no row is NaN, but no row has a gradient
-                inverse = tl.where(tl.sum(tl.load(of + 7, cache_modifier=".cg"), 0) > 0.0, inverse, 0.0)
-        tl.store(loss, cost)
-        tl.store(classes + VECTORS * KP + INVERSE_DENOMINATOR, inverse)
-        tl.store(classes + VECTORS * KP + EXTREME, tl.max(tl.load(of + 8, cache_modifier=".cg"), 0))
+        of = shares + tl.arange(0, PROGRAMS) * 16
+        write_loss(
+            classes, loss, _sum_of(of, 0), _sum_of(of, 1), _sum_of(of, 2), _sum_of(of, 3), _sum_of(of, 4),
+            _sum_of(of, 5), _sum_of(of, 6), _sum_of(of, 7), tl.max(tl.load(of + 8, cache_modifier=".cg"), 0), n, m,
+            strength, KP, ANCHOR, HAS_PRIOR, INDEX, REDUCTION,
+        )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from gence.losses.kernels.layout import (
     alignment,
     class_floats,
     finalise_layout,
+    looks,
     padded_classes,
     pieces,
     problem_key,
@@ -62,67 +64,47 @@ def forward(
 
     own = _Sweep(problem, logits, partial)
     other = None if context is None else _Sweep(None, context, partial)
+    # One program would read all slots for longer than a launch takes; smoothing and anchor would cost registers.
+    plain = problem.smoothing == 0 and problem.anchor_kind == WITHOUT_ANCHOR
+    merged = own.short and other is None and not partial and plain
     slots = (own.slots + (other.slots if other else 0)) if partial else 0
     counters_at = (2 + slots) * padded
     counters = 1 + own.counters + (other.counters if other else 0)
-    sums = torch.zeros(counters_at + counters, dtype=torch.float32, device=logits.device)
+    costs = own.slots if merged else 0
+    sums = torch.zeros(counters_at + counters + costs, dtype=torch.float32, device=logits.device)
     if not count:
         sums[padded : padded + K] = problem.counts(K)
     stats = torch.empty(4 * n, dtype=torch.float32, device=logits.device)
-    own.run(sums, stats, counters_at + 1, count)
+    classes = torch.empty(class_floats(K), dtype=torch.float32, device=logits.device)
+    loss = torch.empty((), dtype=torch.float32 if problem.reduction == NONE else dtype, device=logits.device)
+
+    weight = logits if problem.weight is None else problem.weight
+    prior = logits if problem.prior is None else problem.prior
+    has_prior = problem.prior is not None and problem.anchor_kind != WITHOUT_ANCHOR
+    tensor_anchor = problem.anchor_kind == TENSOR_ANCHOR
+    anchor_at, anchor = (problem.anchor, 0.0) if tensor_anchor else (logits, float(problem.anchor))
+    reduction = MEAN if problem.reduction == MEAN else SUM
+    if merged:
+        last = (classes, loss, counters_at, row_tiles.finish_columns(K), reduction)
+        own.run(sums, stats, counters_at + 1, count, last)
+    else:
+        own.run(sums, stats, counters_at + 1, count)
     context_stats = stats
     if other is not None:
         context_stats = torch.empty(4 * m, dtype=torch.float32, device=logits.device)
         behind = own.slots * padded if partial else 0
         other.run(sums[behind:], context_stats, counters_at + 1 + own.counters - behind, False)
 
-    block, programs = finalise_layout(n, K)
-    classes = torch.empty(class_floats(K), dtype=torch.float32, device=logits.device)
-    loss = torch.empty((), dtype=torch.float32 if problem.reduction == NONE else dtype, device=logits.device)
-    static = (
-        K,
-        padded,
-        block,
-        1024,
-        4,
-        programs,
-        context is not None,
-        problem.weight is not None,
-        problem.smoothing > 0,
-        problem.anchor_kind,
-        problem.prior is not None and problem.anchor_kind != WITHOUT_ANCHOR,
-        problem.mode == INDEX,
-        MEAN if problem.reduction == MEAN else SUM,
-        partial,
-    )
-    tensor_anchor = problem.anchor_kind == TENSOR_ANCHOR
-    launch(
-        _finalise.finalise,
-        programs,
-        4,
-        (tensor_key(logits), None if context is None else tensor_key(context), dtype, problem.key, static),
-        (
-            logits,
-            logits if context is None else context,
-            sums,
-            stats,
-            context_stats,
-            classes,
-            loss,
-            logits if problem.weight is None else problem.weight,
-            logits if problem.prior is None else problem.prior,
-            problem.anchor if tensor_anchor else logits,
-            n,
-            m,
-            logits.stride(0),
-            0 if context is None else context.stride(0),
-            slots,
-            counters_at,
-            problem.smoothing,
-            0.0 if tensor_anchor else float(problem.anchor),
-            *static,
-        ),
-    )
+    if not merged:
+        block, programs = finalise_layout(n, K)
+        static: tuple[Any, ...] = (K, padded, block, 1024, 4, programs, context is not None)
+        static += (problem.weight is not None, problem.smoothing > 0, problem.anchor_kind, has_prior)
+        static += (problem.mode == INDEX, reduction, partial)
+        key = (tensor_key(logits), None if context is None else tensor_key(context), dtype, problem.key, static)
+        rows = logits if context is None else context
+        args: tuple[Any, ...] = (logits, rows, sums, stats, context_stats, classes, loss, weight, prior, anchor_at)
+        args += (n, m, logits.stride(0), rows.stride(0), slots, counters_at, problem.smoothing, anchor)
+        launch(_finalise.finalise, programs, 4, key, (*args, *static))
     if problem.reduction == NONE:
         loss = row_losses(problem, logits, m, classes, stats).to(dtype)
     return loss, (classes, stats, context_stats)
@@ -202,6 +184,7 @@ class _Sweep:
         self.problem, self.values, self.partial = problem, values, partial
         n = values.shape[0]
         self.rows = row_layout(values)
+        self.short = self.rows is not None and self.rows[1] <= tuning.current().rows_elements
         if self.rows is not None:
             self.slots, self.counters = self.rows[2], 0
             return
@@ -210,7 +193,10 @@ class _Sweep:
         chunks = -(-n // self.plan["CHUNK"])
         self.slots, self.counters = chunks * self.plan["PHASES"], 1 + chunks + (n if self.pieces > 1 else 0)
 
-    def run(self, sums: Tensor, stats: Tensor, counters_at: int, count: bool) -> None:
+    def run(
+        self, sums: Tensor, stats: Tensor, counters_at: int, count: bool, last: tuple[Any, ...] | None = None
+    ) -> None:
+        """``last`` is what the last step needs, if the last program is to do it: see ``rows_forward``."""
         values, problem, tune = self.values, self.problem, tuning.current()
         n, K = values.shape
         padded = padded_classes(K)
@@ -219,10 +205,13 @@ class _Sweep:
         mode, weighted, smooth = target_static
         if self.rows is not None:
             tile_rows, columns, programs, warps = self.rows
+            classes, loss, counter_at, *finish = last or (stats, stats, 0, 0, 0)
             static: tuple[Any, ...] = (K, padded, alignment(values), tile_rows, columns)
-            static += (mode, ignore, weighted, smooth, count, self.partial)
-            args = (values, *targets[:4], sums, stats, n, values.stride(0), *targets[4:], *static)
-            launch(row_tiles.rows_forward, programs, warps, problem_key(problem, values, static), args)
+            static += (mode, ignore, weighted, smooth, count, self.partial, *finish)
+            args = (values, *targets[:4], sums, stats, classes, loss)
+            args += (n, values.stride(0), *targets[4:], counter_at, *static)
+            key = (problem_key(problem, values, static), loss.dtype)
+            launch(row_tiles.rows_forward, programs, warps, key, args)
             return
         plan = self.plan
         static = (K, padded, plan["ALIGN"], plan["PHASES"], plan["CHUNK"], plan["LAG"], self.pieces)
@@ -234,8 +223,11 @@ class _Sweep:
         strides = (n, values.stride(0), targets[4], counters_at, targets[5])
         args = (values, *targets[:4], sums, stats, parts, *strides, *static)
         programs = multiprocessors(values.device) * tune.stream_per_sm
-        key = problem_key(problem, values, static)
-        launch(stream_forward.stream_forward, programs, tune.stream_warps, key, args, tune.stream_registers)
+        for look in looks(plan):
+            key = problem_key(problem, values, (*static, look))
+            launch(
+                stream_forward.stream_forward, programs, tune.stream_warps, key, (*args, look), tune.stream_registers
+            )
 
 
 def _gradient(
@@ -270,13 +262,18 @@ def _gradient(
     counters = torch.zeros(1 + chunks + groups, dtype=torch.int32, device=values.device)
     pulls = torch.empty(n * parts + n, dtype=torch.float32, device=values.device)
     static = (K, padded, plan["ALIGN"], plan["PHASES"], plan["CHUNK"], plan["LAG"], parts)
-    static += (tune.sum_rows, sum_columns, tune.backward_rows, plan["C"], *settings, tune.keep, tune.stages)
+    static += (tune.sum_rows, sum_columns, tune.backward_rows, plan["C"], *settings, tune.keep, tune.backward_stages)
     args = (*common, pulls, counters, grad, *sizes, *static)
     programs = multiprocessors(values.device) * tune.backward_per_sm
-    for log_space in (False, True):
-        key = (problem_key(source, values, static), upstream.dtype, log_space)
+    for look, log_space in itertools.product(looks(plan), (False, True)):
+        key = (problem_key(source, values, static), upstream.dtype, look, log_space)
         launch(
-            stream_backward.stream_backward, programs, tune.stream_warps, key, (*args, log_space), tune.stream_registers
+            stream_backward.stream_backward,
+            programs,
+            tune.stream_warps,
+            key,
+            (*args, look, log_space),
+            tune.backward_registers,
         )
     return grad
 

@@ -91,6 +91,11 @@ def stream_plan(values: Tensor, tile_rows: int, *, backward: bool = False, few_c
     return {"CHUNK": chunk, "LAG": lag, "PHASES": phases, "ALIGN": align, "R": tile_rows, "C": columns}
 
 
+def looks(plan: dict[str, int]) -> tuple[int, ...]:
+    """The launches of a streamed pass: ``LOOK`` of stream.py."""
+    return (0,) if plan["LAG"] else (1, 2)
+
+
 def pieces(values: Tensor, rows: int, step: int) -> int:
     """Parts (a power of two) in which a first look takes ``rows`` rows, each of whole steps of columns."""
     K = values.shape[1]

@@ -5,7 +5,10 @@
 import triton
 import triton.language as tl
 
+from gence.losses.kernels import tuning
 from gence.losses.kernels.exponent import exp, softmax_tile
+from gence.losses.kernels.finalise import class_shares, write_loss
+from gence.losses.kernels.launch import power_of_two
 from gence.losses.kernels.tiles import (
     EXTREME,
     INVERSE_DENOMINATOR,
@@ -19,7 +22,12 @@ from gence.losses.kernels.tiles import (
 )
 
 
-@triton.jit(do_not_specialize=["n", "stride", "t_stride"])
+def finish_columns(K: int) -> int:
+    """Classes that the last program takes at a time; twice as many would cost all programs registers."""
+    return min(power_of_two(K), 2 * tuning.current().finalise_columns)
+
+
+@triton.jit(do_not_specialize=["n", "stride", "t_stride", "counter_at"])
 def rows_forward(
     z,
     first,
@@ -28,10 +36,13 @@ def rows_forward(
     weight,
     sums,
     stats,
+    classes,
+    loss,
     n,
     stride,
     t_stride,
     eps,
+    counter_at,
     K: tl.constexpr,
     KP: tl.constexpr,
     ALIGN: tl.constexpr,
@@ -43,8 +54,15 @@ def rows_forward(
     SMOOTH: tl.constexpr,
     COUNT: tl.constexpr,
     PARTIAL: tl.constexpr,
+    FINISH: tl.constexpr,
+    REDUCTION: tl.constexpr,
 ):
-    """Row statistics, label counts and column sums; ``PARTIAL`` leaves each program's sums in a slot of its own."""
+    """Row statistics, label counts and column sums; ``PARTIAL`` leaves each program's sums in a slot of its own.
+
+    Unless ``FINISH`` is 0, the last program to be done goes on to what ``finalise`` would do (without an anchor),
+    ``FINISH`` classes at a time. It finds each program's sum of costs behind the counter: to read those of all rows
+    would take one program too long. The sums are made behind the loop over rows, in which they would take registers.
+    """
     pid = tl.program_id(0)
     cols = tl.arange(0, BLOCK_K)
     col_ok = cols < K
@@ -101,6 +119,28 @@ def rows_forward(
         tl.store(sums + 2 * KP + pid.to(tl.int64) * KP + cols, column, mask=col_ok)
     else:
         tl.atomic_add(sums + cols, column, mask=col_ok, sem="relaxed")
+    if FINISH != 0:
+        programs = tl.num_programs(0)
+        costs_at = sums + counter_at + 1
+        tl.debug_barrier()  # other threads of this program have written some of its costs
+        AHEAD: tl.constexpr = 1024 if R <= 1024 else R
+        costs = tl.zeros((AHEAD,), tl.float32)
+        at = tl.arange(0, AHEAD)
+        for tile in range(pid, tl.cdiv(n, R), programs * (AHEAD // R)):
+            rows = (tile + at // R * programs) * R + at % R
+            costs += tl.load(stats + 2 * n + rows, mask=rows < n, other=0.0)
+        tl.store(costs_at + pid, tl.sum(costs, 0))
+        tl.debug_barrier()  # all of this program's stores come before its tick
+        finished = tl.atomic_add((sums + counter_at).to(tl.pointer_type(tl.int32)), 1, sem="acq_rel")
+        if finished == programs - 1:
+            of_all = class_shares(
+                z, z, sums, stats, stats, classes, weight, weight, costs_at, programs, 0, n, 0, stride, 0, 0, eps,
+                0.0, K, KP, FINISH, 1024, 4, 1, False, HAS_WEIGHT, SMOOTH, 0, False, MODE == 1, False,
+            )  # fmt: skip
+            write_loss(
+                classes, loss, of_all[0], of_all[1], of_all[2], of_all[3], of_all[4], of_all[5], of_all[6], of_all[7],
+                of_all[8], n, 0, 0.0, KP, 0, False, MODE == 1, REDUCTION,
+            )  # fmt: skip
 
 
 @triton.jit

@@ -1,9 +1,13 @@
 """What both passes over rows too long for registers share.
 
-Work is handed out in an order that makes the second look at a row hit the L2 cache.
-
 Both passes look at each row twice: once for a row sum, and once for what needs that sum. Rows are taken in chunks of a
-few megabytes. Programs draw tickets from one counter; a ticket names an item, and items are listed as
+few megabytes, and work is handed out in items: pieces of a chunk. There are two ways to do it.
+
+``LOOK`` 1 and 2: a launch for each look, the second in the opposite order, because the last chunks are still in the L2
+cache. Each launch has the registers to itself.
+
+``LOOK`` 0: one launch, in an order that makes every second look hit the L2 cache. Programs draw tickets from one
+counter; a ticket names an item, and items are listed as
 
     first look at chunks 0 to LAG - 1, first look at chunk LAG, second look at chunk 0, first look at chunk LAG + 1, ...
 
@@ -42,8 +46,48 @@ def rows_further(offsets, stride, ALIGN: tl.constexpr, PHASES: tl.constexpr, R: 
 
 
 @triton.jit
-def item_of(ticket, chunks, LAG: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr):
-    """(whether it is a first look, chunk, number within the chunk) of a ticket below chunks * (FIRST + SECOND)."""
+def first_ticket(counter, LOOK: tl.constexpr):
+    """A program's first ticket."""
+    if LOOK == 0:
+        return tl.atomic_add(counter, 1, sem="relaxed")
+    else:
+        return tl.program_id(0)
+
+
+@triton.jit
+def next_ticket(counter, ticket, LOOK: tl.constexpr):
+    """A program's next ticket; drawn early, so that the counter's answer is there when it is needed."""
+    if LOOK == 0:
+        return tl.atomic_add(counter, 1, sem="relaxed")
+    else:
+        return ticket + tl.num_programs(0)
+
+
+@triton.jit
+def item_of(ticket, chunks, LAG: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr, LOOK: tl.constexpr):
+    """(whether it is a first look, chunk, number within the chunk) of a ticket."""
+    if LOOK == 1:
+        return True, ticket // FIRST, ticket % FIRST
+    elif LOOK == 2:
+        behind = chunks * SECOND - 1 - ticket
+        return False, behind // SECOND, behind % SECOND
+    else:
+        return _item_with_lag(ticket, chunks, LAG, FIRST, SECOND)
+
+
+@triton.jit
+def tickets_of(chunks, FIRST: tl.constexpr, SECOND: tl.constexpr, LOOK: tl.constexpr):
+    """How many tickets there are."""
+    if LOOK == 1:
+        return chunks * FIRST
+    elif LOOK == 2:
+        return chunks * SECOND
+    else:
+        return chunks * (FIRST + SECOND)
+
+
+@triton.jit
+def _item_with_lag(ticket, chunks, LAG: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr):
     lag = tl.minimum(LAG, chunks)
     behind = ticket - lag * FIRST
     step = behind // (FIRST + SECOND)
@@ -64,11 +108,14 @@ def item_of(ticket, chunks, LAG: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.c
 
 
 @triton.jit
-def wait_for(counter, value):
+def wait_for(counter, value, LOOK: tl.constexpr):
     """Return when the counter has come to the value; whether it counted something with a row that takes no part."""
-    seen = tl.atomic_add(counter, 0, sem="acquire")
-    while seen % WITH_IGNORED < value:
+    if LOOK == 0:
         seen = tl.atomic_add(counter, 0, sem="acquire")
+        while seen % WITH_IGNORED < value:
+            seen = tl.atomic_add(counter, 0, sem="acquire")
+    else:  # the first look was another launch
+        seen = tl.load(counter)
     return seen >= WITH_IGNORED
 
 

@@ -9,12 +9,15 @@ from gence.losses.kernels.exponent import softmax_tile
 from gence.losses.kernels.stream import (
     WITH_IGNORED,
     columns,
+    first_ticket,
     is_edge,
     item_of,
     load_classes,
     load_tile,
+    next_ticket,
     row_start,
     rows_further,
+    tickets_of,
     wait_for,
 )
 from gence.losses.kernels.tiles import (
@@ -342,11 +345,12 @@ def stream_backward(
     PER_ROW: tl.constexpr,
     KEEP: tl.constexpr,
     STAGES: tl.constexpr,
+    LOOK: tl.constexpr,
     LOG_SPACE: tl.constexpr,
 ):
     """r_j in ``PIECES`` parts per row (first look) and the gradient (second look). Deterministic as it stands.
 
-    Launched twice, without and with ``LOG_SPACE``; which one works and which returns at once is known on the device.
+    Launched without and with ``LOG_SPACE``; which one works and which returns at once is known on the device.
     In one kernel the rare case would take its registers from the usual one.
     """
     BLOCKS: tl.constexpr = (K + PHASES - 1 + C - 1) // C
@@ -357,16 +361,16 @@ def stream_backward(
     if not PER_ROW:
         scale = tl.load(upstream).to(tl.float32) * tl.load(classes + VECTORS * KP + INVERSE_DENOMINATOR)
     chunks = tl.cdiv(n, CHUNK)
-    tickets = chunks * (SUMS + PHASES * BLOCKS)
+    tickets = tickets_of(chunks, SUMS, PHASES * BLOCKS, LOOK)
     mine = extreme <= 0.0
     if LOG_SPACE:
         mine = extreme > 0.0
     ticket = tickets
     if mine:
-        ticket = tl.atomic_add(counters, 1, sem="relaxed")
+        ticket = first_ticket(counters, LOOK)
     while ticket < tickets:
-        following = tl.atomic_add(counters, 1, sem="relaxed")
-        is_first, chunk, item = item_of(ticket, chunks, LAG, SUMS, PHASES * BLOCKS)
+        following = next_ticket(counters, ticket, LOOK)
+        is_first, chunk, item = item_of(ticket, chunks, LAG, SUMS, PHASES * BLOCKS, LOOK)
         if is_first:
             _pull_sums(
                 z, classes, stats, upstream, pulls, counters, chunk, item // PIECES, item % PIECES, chunks, n, stride,
@@ -374,7 +378,7 @@ def stream_backward(
                 LOG_SPACE,
             )  # fmt: skip
         else:
-            with_ignored = wait_for(counters + 1 + chunk, CHUNK // SUM_ROWS)
+            with_ignored = wait_for(counters + 1 + chunk, CHUNK // SUM_ROWS, LOOK)
             _write_gradient(
                 z, first, second, share, weight, classes, stats, upstream, pulls, grad, scale, chunk, item // BLOCKS,
                 item % BLOCKS, with_ignored, n, stride, t_stride, eps, K, KP, ALIGN, PHASES, CHUNK, PIECES, R, C, MODE,

@@ -5,7 +5,18 @@ import triton
 import triton.language as tl
 
 from gence.losses.kernels.exponent import softmax_tile
-from gence.losses.kernels.stream import columns, is_edge, item_of, load_tile, row_start, rows_further, wait_for
+from gence.losses.kernels.stream import (
+    columns,
+    first_ticket,
+    is_edge,
+    item_of,
+    load_tile,
+    next_ticket,
+    row_start,
+    rows_further,
+    tickets_of,
+    wait_for,
+)
 from gence.losses.kernels.stream_rows import row_pass
 
 
@@ -115,16 +126,16 @@ def stream_forward(
     PARTIAL: tl.constexpr,
     KEEP: tl.constexpr,
     STAGES: tl.constexpr,
+    LOOK: tl.constexpr,
 ):
     """Row statistics (first look) and column sums (second look)."""
     counters = (sums + counters_at).to(tl.pointer_type(tl.int32))
     BLOCKS: tl.constexpr = (K + PHASES - 1 + C - 1) // C
     chunks = tl.cdiv(n, CHUNK)
-    tickets = chunks * (CHUNK * PIECES + PHASES * BLOCKS)
-    ticket = tl.atomic_add(counters, 1, sem="relaxed")
-    while ticket < tickets:
-        following = tl.atomic_add(counters, 1, sem="relaxed")
-        is_first, chunk, item = item_of(ticket, chunks, LAG, CHUNK * PIECES, PHASES * BLOCKS)
+    ticket = first_ticket(counters, LOOK)
+    while ticket < tickets_of(chunks, CHUNK * PIECES, PHASES * BLOCKS, LOOK):
+        following = next_ticket(counters, ticket, LOOK)
+        is_first, chunk, item = item_of(ticket, chunks, LAG, CHUNK * PIECES, PHASES * BLOCKS, LOOK)
         if is_first:
             row = chunk * CHUNK + item // PIECES
             if row < n:
@@ -134,7 +145,7 @@ def stream_forward(
                     PIECES, U, W, MODE, IGNORE, HAS_WEIGHT, SMOOTH, COUNT, KEEP, STAGES,
                 )  # fmt: skip
         else:
-            with_ignored = wait_for(counters + 1 + chunk, tl.minimum(CHUNK, n - chunk * CHUNK))
+            with_ignored = wait_for(counters + 1 + chunk, tl.minimum(CHUNK, n - chunk * CHUNK), LOOK)
             _column_sums(
                 z, sums, stats, chunk, item // BLOCKS, item % BLOCKS, with_ignored, n, stride, K, KP, ALIGN, PHASES,
                 CHUNK, R, C, PARTIAL, KEEP, STAGES,

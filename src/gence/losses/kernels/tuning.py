@@ -24,12 +24,13 @@ class Tuning:
         long_part: logits of such a row that are taken at a time.
         long_warps: warps of that program.
         stream_warps: warps of a program (stream).
-        stream_registers: registers of a thread (stream): fewer let more programs run at a time.
+        stream_registers: registers of a thread (stream, forward): fewer let more programs run at a time.
+        backward_registers: the same for the backward pass.
         stream_per_sm: programs for each multiprocessor (stream, forward).
-        backward_per_sm: programs for each multiprocessor (stream, backward).
+        backward_per_sm: the same for the backward pass.
         chunk_bytes: logits between a first and a second look, per step of the lag.
-        lag: chunks by which the second look trails the first, where rows start on whole vectors; more than there are
-            chunks means two plain passes over memory, which measured faster there.
+        lag: chunks by which the second look trails the first, where rows start on whole vectors; 0 means a launch for
+            each look, which measured faster there.
         backward_lag: the same for the backward pass.
         ragged_lag: ``lag`` for rows that do not start on whole vectors.
         ragged_backward_lag: the same for the backward pass.
@@ -39,7 +40,8 @@ class Tuning:
         backward_rows: rows of a tile in its second look.
         tile_columns: columns of a tile; 0 means one 16-byte vector for each thread.
         piece_bytes: logits in an item of a first look; what all programs hold at a time must fit into the L2 cache.
-        stages: steps of a look that are loaded ahead, through shared memory; 1 means none.
+        stages: steps of a look that are loaded ahead, through shared memory (stream, forward); 1 means none.
+        backward_stages: the same for the backward pass.
         keep: whether loads tell the L2 cache which logits are read again.
         shift_rows: whether rows of ragged alignment are taken in phases so that loads are whole vectors.
         finalise_columns: classes in a block of the last step.
@@ -47,7 +49,7 @@ class Tuning:
 
     tiny_elements: int = 16384
     tiny_lane: int = 8
-    tiny_warps: int = 16
+    tiny_warps: int = 8
     rows_columns: int = 16384
     rows_elements: int = 4096
     rows_warps: int = 4
@@ -56,11 +58,12 @@ class Tuning:
     long_part: int = 2048
     long_warps: int = 8
     stream_warps: int = 8
-    stream_registers: int = 80
-    stream_per_sm: int = 3
-    backward_per_sm: int = 3
+    stream_registers: int = 64
+    backward_registers: int = 128
+    stream_per_sm: int = 4
+    backward_per_sm: int = 2
     chunk_bytes: int = 8 << 20
-    lag: int = 1000
+    lag: int = 0
     backward_lag: int = 3
     ragged_lag: int = 3
     ragged_backward_lag: int = 1
@@ -70,7 +73,8 @@ class Tuning:
     backward_rows: int = 4
     tile_columns: int = 0
     piece_bytes: int = 64 << 10
-    stages: int = 1
+    stages: int = 2
+    backward_stages: int = 3
     keep: bool = True
     shift_rows: bool = True
     finalise_columns: int = 256

@@ -15,15 +15,15 @@ import torch
 from torch import Tensor
 from triton import knobs
 
-from gence.losses.kernels import finalise as _finalise
 from gence.losses.kernels import row_tiles, tiny, tuning
 from gence.losses.kernels.autograd import differentiable_gradients
 from gence.losses.kernels.launch import launch, power_of_two
-from gence.losses.kernels.layout import alignment, class_floats, finalise_layout, padded_classes, row_layout, tensor_key
+from gence.losses.kernels.layout import alignment, class_floats, padded_classes, row_layout, tensor_key
 from gence.losses.kernels.problem import INDEX, MEAN, SUM, WITHOUT_ANCHOR, problem_of
 from gence.losses.targets import loss_dtype, needs_plain_gradient
 
 _hooks: Any = knobs.runtime
+_FILLED_BYTES = 1 << 20  # to fill as many takes the device less time than it takes the host to tell which must be zero
 
 
 def plan_of(logits: Tensor, index: Tensor, ignore_index: int, reduction: str) -> Plan | None:
@@ -46,7 +46,8 @@ def plan_of(logits: Tensor, index: Tensor, ignore_index: int, reduction: str) ->
     if power_of_two(n) * power_of_two(K) <= tune.tiny_elements:
         return _TinyPlan(logits, index, ignore_index, reduction)
     layout = row_layout(logits)
-    if layout is None or layout[1] > tune.rows_elements:
+    # Sums in a fixed order need a slot for each program: a plan's one buffer would hold them until the backward pass.
+    if layout is None or layout[1] > tune.rows_elements or torch.are_deterministic_algorithms_enabled():
         return None
     return _RowsPlan(logits, index, ignore_index, reduction, layout)
 
@@ -80,7 +81,10 @@ class _Kernel:
         if self.public is None:
             self._first_launch(tensors)
             return
-        pointers = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
+        self.direct(*[None if tensor is None else tensor.data_ptr() for tensor in tensors])
+
+    def direct(self, *pointers: int | None) -> None:
+        """A later launch, with the addresses of the tensors."""
         enter, leave = _hooks.launch_enter_hook, _hooks.launch_exit_hook
         if self.run is None or getattr(enter, "calls", enter) or getattr(leave, "calls", leave):
             self.public(*pointers, *self.behind)
@@ -173,25 +177,39 @@ class _TinyPlan(Plan):
 class _RowsLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, index: Tensor, plan: _RowsPlan) -> Tensor:
-        empty = plan.empty
-        sums = empty((plan.sum_floats,), (1,), torch.float32).zero_()
-        stats = empty((plan.stat_floats,), (1,), torch.float32)
-        classes = empty((plan.class_floats,), (1,), torch.float32)
-        loss = empty((), (), plan.loss_dtype)
-        plan.forward(logits, index, None, None, None, sums, stats)
-        plan.finalise(logits, None, sums, stats, None, classes, loss, None, None, None)
-        ctx.save_for_backward(logits, index, classes, stats)
+        # One allocation for the sums, which start from zero, and for what the backward pass needs.
+        buffer = plan.empty(plan.size, (1,), torch.float32)
+        (buffer if plan.zero_all else buffer[: plan.stats_at]).zero_()
+        loss = plan.empty((), (), plan.loss_dtype)
+        kernel = plan.forward
+        if kernel.public is None:
+            sums, stats, classes = plan.parts(buffer)
+            kernel(logits, index, None, None, None, sums, stats, classes, loss)
+        else:
+            at = buffer.data_ptr()
+            stats_at, classes_at = at + plan.stats_byte, at + plan.classes_byte
+            labels = index.data_ptr()
+            kernel.direct(logits.data_ptr(), labels, None, None, None, at, stats_at, classes_at, loss.data_ptr())
+        ctx.save_for_backward(logits, index, buffer)
         ctx.plan = plan
         return loss
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, None, None]:
-        logits, index, classes, stats = ctx.saved_tensors
+        logits, index, buffer = ctx.saved_tensors
         plan: _RowsPlan = ctx.plan
         if needs_plain_gradient(upstream):
             return plan.plain_gradient(logits, index, upstream), None, None
         grad = plan.empty(plan.shape, plan.strides, plan.dtype)
-        plan.backward(logits, index, None, None, None, classes, stats, upstream, grad)
+        kernel = plan.backward
+        if kernel.public is None:
+            _, stats, classes = plan.parts(buffer)
+            kernel(logits, index, None, None, None, classes, stats, upstream, grad)
+        else:
+            at = buffer.data_ptr()
+            stats_at, classes_at = at + plan.stats_byte, at + plan.classes_byte
+            of_loss, to = upstream.data_ptr(), grad.data_ptr()
+            kernel.direct(logits.data_ptr(), index.data_ptr(), None, None, None, classes_at, stats_at, of_loss, to)
         return grad, None, None
 
 
@@ -204,20 +222,24 @@ class _RowsPlan(Plan):
         super().__init__(logits, index, ignore_index, reduction)
         n, K = logits.shape
         tile_rows, columns, programs, warps = layout
-        partial = torch.are_deterministic_algorithms_enabled()
         padded = padded_classes(K)
-        slots = programs if partial else 0
-        counter_at = (2 + slots) * padded
-        self.sum_floats, self.stat_floats, self.class_floats = counter_at + 1, 4 * n, class_floats(K)
+        # Sums, counts, a counter and each program's costs; class vectors; row statistics: each part starts on 64 bytes.
+        counter_at = 2 * padded
+        self.classes_at = counter_at + -(-(1 + programs) // 16) * 16
+        self.stats_at = self.classes_at + class_floats(K)
+        self.size = (self.stats_at + 4 * n,)
+        self.zero_all = 4 * self.size[0] <= _FILLED_BYTES
+        self.classes_byte, self.stats_byte = 4 * self.classes_at, 4 * self.stats_at
         tile = (K, padded, alignment(logits), tile_rows, columns)
         sizes = (n, logits.stride(0), 0, 0.0)
-        # No weight, no smoothing; labels are counted.
-        forward = (*tile, INDEX, ignore_index, False, False, True, partial)
+        # No weight, no smoothing; labels are counted; no slots.
+        forward: tuple[Any, ...] = (*tile, INDEX, ignore_index, False, False, True, False)
+        forward += (row_tiles.finish_columns(K), self.kind)
         backward = (*tile, INDEX, False, False, False)
-        block, finishers = finalise_layout(n, K)
-        finish: tuple[Any, ...] = (K, padded, block, 1024, 4, finishers)
-        finish += (False, False, False, WITHOUT_ANCHOR, False, True, self.kind, partial)
-        of_finish = (n, 0, logits.stride(0), 0, slots, counter_at, 0.0, 0.0)
-        self.forward = _Kernel(row_tiles.rows_forward, programs, warps, self.types, sizes, forward)
-        self.finalise = _Kernel(_finalise.finalise, finishers, 4, self.types, of_finish, finish)
+        of_forward = (*sizes, counter_at)
+        self.forward = _Kernel(row_tiles.rows_forward, programs, warps, self.types, of_forward, forward)
         self.backward = _Kernel(row_tiles.rows_backward, programs, warps, self.types, sizes, backward)
+
+    def parts(self, buffer: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(sums, row statistics, class vectors) in the buffer."""
+        return buffer, buffer[self.stats_at :], buffer[self.classes_at :]
