@@ -89,6 +89,9 @@ OWN: dict[str, tuple[str, dict[str, Any], type[Exception], list[str]]] = {
     "context a scalar": ("gence", {"context": torch.tensor(1.0)}, ValueError, ["context", "(m, 3)", "()"]),
     "q zero": ("generalized_ce", {"q": 0.0}, ValueError, ["q", "(0, 1]", "0.0"]),
     "q above 1": ("generalized_ce", {"q": 1.5}, ValueError, ["q", "(0, 1]", "1.5"]),
+    "q a word": ("generalized_ce", {"q": "a"}, TypeError, ["q", "(0, 1]", "str"]),
+    "gamma a word": ("focal", {"gamma": "a"}, TypeError, ["gamma", ">= 0", "str"]),
+    "temperature a word": ("supcon", {"temperature": "a"}, TypeError, ["temperature", "> 0", "str"]),
     "gamma negative": ("focal", {"gamma": -1.0}, ValueError, ["gamma", ">= 0", "-1.0"]),
     "adjusted by nothing": (
         "logit_adjusted",
@@ -153,6 +156,20 @@ def test_modules_refuse_when_made(name: str, params: dict[str, Any], words: list
         create_loss(name, **params)
     for word in words:
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: gence.RunningMarginal("3"), "num_classes: expected a positive number, got str"),  # type: ignore[arg-type]
+        (lambda: gence.RunningMarginal(3, "a"), "momentum: expected a number in [0, 1), got str"),  # type: ignore[arg-type]
+        (lambda: gence.MarginalMonitor(threshold="a"), "threshold: expected a number > 0"),  # type: ignore[arg-type]
+        (lambda: gence.create_loss("focal", gamma="a"), "gamma: expected a number >= 0, got str"),
+    ],
+)
+def test_a_word_for_a_number_is_named(make: Callable[[], Any], words: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(words)):
+        make()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

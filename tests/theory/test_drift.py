@@ -60,3 +60,6 @@ def test_arguments_are_checked():
         toy_curvature(3, 1.0)
     with pytest.raises(ValueError, match="classes"):
         toy_plateau(1)
+    for target in (torch.tensor([0, 1, 5]), torch.tensor([0, -1, 2]), torch.tensor([0.0, 1.0, 2.0])):
+        with pytest.raises(ValueError, match="target: expected class indices from 0 to 2"):
+            bias_curvature(torch.zeros(3, 3), target)

@@ -54,6 +54,33 @@ def check_label_smoothing(label_smoothing: float) -> None:
         raise ValueError(f"label_smoothing: expected a number in [0, 1], got {label_smoothing}")
 
 
+def check_number(name: str, value: Any, expected: str) -> None:
+    """A parameter of a loss must be a number; text and sequences are not compared with one."""
+    if value is None or isinstance(value, str | list | tuple | dict):
+        raise TypeError(f"{name}: expected {expected}, got {type(value).__name__}")
+
+
+def check_q(q: float) -> None:
+    """Generalised cross-entropy's ``q`` must lie in (0, 1]."""
+    check_number("q", q, "a number in (0, 1]")
+    if not 0.0 < q <= 1.0:
+        raise ValueError(f"q: expected a number in (0, 1], got {q}")
+
+
+def check_gamma(gamma: float) -> None:
+    """The focal loss's ``gamma`` must not be negative."""
+    check_number("gamma", gamma, "a number >= 0")
+    if not gamma >= 0.0:
+        raise ValueError(f"gamma: expected a number >= 0, got {gamma}")
+
+
+def check_temperature(temperature: float) -> None:
+    """The contrastive loss's ``temperature`` must be positive."""
+    check_number("temperature", temperature, "a number > 0")
+    if not temperature > 0.0:
+        raise ValueError(f"temperature: expected a number > 0, got {temperature}")
+
+
 def check_ignore_index(ignore_index: int) -> None:
     """``ignore_index`` must be an integer."""
     if ignore_index is None or isinstance(ignore_index, str | float | Tensor):

@@ -112,8 +112,7 @@ def generalized_cross_entropy(
     >>> z, y = torch.randn(4, 3), torch.tensor([0, 2, 1, 1])
     >>> torch.testing.assert_close(gence.generalized_cross_entropy(z, y, q=1.0), gence.mae_loss(z, y) / 2)
     """
-    if not 0.0 < q <= 1.0:
-        raise ValueError(f"q: expected a number in (0, 1], got {q}")
+    _checks.check_q(q)
     return _of_log_probs(
         lambda log_p: -(q * log_p).expm1() / q, input, target, weight, ignore_index, reduction, label_smoothing
     )
@@ -137,8 +136,7 @@ def focal_loss(
     >>> z, y = torch.randn(4, 3), torch.tensor([0, 2, 1, 1])
     >>> torch.testing.assert_close(gence.focal_loss(z, y, gamma=0.0), gence.cross_entropy(z, y))
     """
-    if not gamma >= 0.0:
-        raise ValueError(f"gamma: expected a number >= 0, got {gamma}")
+    _checks.check_gamma(gamma)
 
     def cost(log_p: Tensor) -> Tensor:
         u = -log_p  # >= 0

@@ -61,8 +61,7 @@ def supcon_loss(
         raise ValueError(f"target: expected shape ({input.shape[0]},), got {tuple(target.shape)}")
     if label_smoothing != 0.0:
         raise ValueError(f"label_smoothing: supcon has no soft targets, expected 0, got {label_smoothing}")
-    if not temperature > 0.0:
-        raise ValueError(f"temperature: expected a number > 0, got {temperature}")
+    _checks.check_temperature(temperature)
     if weight is not None:
         _checks.check_weight(weight, weight.shape[0] if isinstance(weight, Tensor) and weight.dim() == 1 else 1)
         _checks.check_range("target", target, weight.shape[0], ignore_index)

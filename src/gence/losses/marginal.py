@@ -160,8 +160,10 @@ class RunningMarginal(nn.Module):
 
     def __init__(self, num_classes: int, momentum: float = 0.99) -> None:
         super().__init__()
+        _checks.check_number("num_classes", num_classes, "a positive number")
         if num_classes < 1:
             raise ValueError(f"num_classes: expected a positive number, got {num_classes}")
+        _checks.check_number("momentum", momentum, "a number in [0, 1)")
         if not 0.0 <= momentum < 1.0:
             raise ValueError(f"momentum: expected a number in [0, 1), got {momentum}")
         self.momentum = momentum

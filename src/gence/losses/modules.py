@@ -49,8 +49,7 @@ class GeneralizedCrossEntropyLoss(_Loss):
 
     def __init__(self, *args: Any, q: float = 0.7, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if not 0.0 < q <= 1.0:
-            raise ValueError(f"q: expected a number in (0, 1], got {q}")
+        _checks.check_q(q)
         self.q = q
 
     def forward(self, input: Tensor, target: Target) -> Tensor:
@@ -63,8 +62,7 @@ class FocalLoss(_Loss):
 
     def __init__(self, *args: Any, gamma: float = 2.0, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if not gamma >= 0.0:
-            raise ValueError(f"gamma: expected a number >= 0, got {gamma}")
+        _checks.check_gamma(gamma)
         self.gamma = gamma
 
     def forward(self, input: Tensor, target: Target) -> Tensor:
@@ -101,8 +99,7 @@ class SupConLoss(_Loss):
 
     def __init__(self, *args: Any, temperature: float = 0.1, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if not temperature > 0.0:
-            raise ValueError(f"temperature: expected a number > 0, got {temperature}")
+        _checks.check_temperature(temperature)
         self.temperature = temperature
 
     def forward(self, input: contrastive.Embeddings | Tensor, target: Tensor) -> Tensor:

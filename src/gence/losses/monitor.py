@@ -50,6 +50,7 @@ class MarginalMonitor:
 
     def __init__(self, prior: Tensor | None = None, *, threshold: float = 0.5, ignore_index: int = -100) -> None:
         _checks.check_prior(prior, None)
+        _checks.check_number("threshold", threshold, "a number > 0, in nats")
         if not threshold > 0:
             raise ValueError(f"threshold: expected a number > 0, in nats, got {threshold}")
         self.prior = None if prior is None else prior.detach().clone()

@@ -139,7 +139,11 @@ def _check_batch(logits: Tensor, target: Tensor) -> tuple[int, int]:
             f"logits, target: expected (n, K) and (n,), got {tuple(logits.shape)} and {tuple(target.shape)}; "
             "flatten dense inputs to rows first."
         )
-    return logits.shape[0], logits.shape[1]
+    n, K = logits.shape
+    if target.is_floating_point() or bool((target < 0).any()) or bool((target >= K).any()):
+        seen = target.dtype if target.is_floating_point() else f"{int(target.min())} to {int(target.max())}"
+        raise ValueError(f"target: expected class indices from 0 to {K - 1}, got {seen}.")
+    return n, K
 
 
 def _check_toy(classes: int, sharpness: float) -> None:
