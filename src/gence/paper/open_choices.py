@@ -9,8 +9,8 @@ if the last of them tie), the others are out; of those that went on, the closest
 equals, the one listed first). In a cell all are judged on the same seeds, those that each of them has: one may be
 enough, and what Table 1 adds for the candidate in use does not count.
 
-The candidates with a warm-up were added when the others had been tried and cross-entropy had been found to stay near
-chance for dozens of epochs under all of them, which its printed accuracies rule out.
+The candidates with a warm-up were added when the others had been tried and cross-entropy had been found to learn next
+to nothing in its first twenty epochs under all of them.
 
 Distance: the root mean square over the cells of (our mean less the printed mean), in percentage points. Not in units of
 the printed standard deviations: over five seeds those are uncertain themselves and differ by a factor of nine between

@@ -18,7 +18,6 @@ from gence.losses.kernels.tiles import EXTREME, INVERSE_DENOMINATOR, LOWEST, VEC
 
 FLOOR = tl.constexpr(1e-30)
 LOW = tl.constexpr(-60.0)  # a little above log(FLOOR): below it the coefficient is kept relative to its column
-SHARES = 16  # floats a program leaves for the last one
 
 
 @triton.jit

@@ -30,7 +30,7 @@ class Tuning:
         backward_per_sm: the same for the backward pass.
         chunk_bytes: logits between a first and a second look, per step of the lag.
         lag: chunks by which the second look trails the first, where rows start on whole vectors; 0 means a launch for
-            each look, which measured faster there.
+            each look. Two plain passes, in one launch, measured faster than a lag there.
         backward_lag: the same for the backward pass.
         ragged_lag: ``lag`` for rows that do not start on whole vectors.
         ragged_backward_lag: the same for the backward pass.
