@@ -33,38 +33,35 @@ MEDIUM = [
     {"finalise_columns": 256},
     {"finalise_columns": 512},
 ]
-_WIDE = {"tile_columns": 4096, "tile_rows": 2, "backward_rows": 2}
-_THREE = {"backward_lag": 0, "backward_registers": 80, "backward_per_sm": 3}
-_FOUR = {"backward_lag": 0, "backward_registers": 64, "backward_per_sm": 4, "sum_rows": 4}
-STREAM = [
+GROUP = [
     {},
-    {"backward_lag": 0},  # a launch for each look
-    *({**_THREE, "backward_stages": stages} for stages in (1, 2, 3)),
-    {**_THREE, "sum_rows": 4},
-    *({**_FOUR, "backward_stages": stages} for stages in (1, 2)),
-    {**_FOUR, **_WIDE, "backward_stages": 1},
-    {**_THREE, **_WIDE, "backward_stages": 2, "stream_registers": 80, "stream_per_sm": 3},
-    {"stages": 3},
-    {"stream_registers": 80, "stream_per_sm": 3, "stages": 3},
-    {"lag": 4, "backward_lag": 4},
-    {"piece_bytes": 128 << 10, "backward_lag": 0},
-    {"unroll": 2},
-    {"keep": False, "backward_lag": 0},
+    {"group_warps": 2, "group_per_sm": 8},
+    {"group_warps": 8, "group_per_sm": 2},
+    {"group_unroll": 8, "group_registers": 255, "group_per_sm": 4, "group_warps": 2},
+    {"group_per_sm": 0},  # the streamed backward pass
+    {"piece_bytes": 128 << 10},
+    {"stages": 2},
+    {"stages": 4},
+    {"stages": 3, "chunk_bytes": 16 << 20},
+    {"unroll": 8},
 ]
 LONG = [
     {"long_columns": 0},  # the streamed backward pass
-    *({"long_part": part, "long_warps": warps} for part, warps in ((2048, 4), (2048, 8), (4096, 16), (8192, 16))),
+    *({"long_part": part, "long_warps": warps} for part, warps in ((2048, 4), (4096, 16))),
     {"shift_rows": False},
     {"stream_registers": 80, "stream_per_sm": 3, "stages": 1},
-    {"stream_registers": 80, "stream_per_sm": 3},
-    *({"ragged_lag": lag} for lag in (0, 2, 4)),
+    {"stages": 1},
+    {"stages": 2},
+    {"piece_bytes": 64 << 10},
 ]
+WORDS = [{"long_columns": 0}, {"stages": 2}, {"stages": 1}]
 TINY = [{}, {"tiny_warps": 8}, {"tiny_warps": 32}, {"tiny_lane": 4}, {"tiny_lane": 16}]
 SHAPES: dict[str, tuple[int, int, torch.dtype, list[dict[str, Any]]]] = {
     "ten": (100, 10, torch.float32, TINY),
     "hundred": (100, 100, torch.float32, TINY),
-    "vocabulary": (16384, 128256, torch.bfloat16, STREAM),
+    "vocabulary": (16384, 128256, torch.bfloat16, GROUP),
     "imagenet21k": (8192, 21841, torch.bfloat16, [{}, *LONG]),
+    "words": (16384, 32000, torch.bfloat16, [{}, *WORDS]),
     "imagenet": (4096, 1000, torch.bfloat16, MEDIUM),
     "wide": (
         8192,

@@ -12,15 +12,16 @@ triton = pytest.importorskip("triton", minversion="3.6")
 from triton.backends.compiler import GPUTarget  # noqa: E402 - only where there is Triton
 from triton.compiler import ASTSource  # noqa: E402
 
-from gence.losses.kernels import implementation, usual_call  # noqa: E402
+from gence.losses.kernels import gradient, implementation, layout, usual_call  # noqa: E402
 from gence.losses.kernels.launch import options  # noqa: E402
 from gence.losses.kernels.problem import problem_of  # noqa: E402
 
+STREAMED = ["stream_pulls", "stream_pulls", "stream_gradient", "stream_gradient"]
 HOPPER = GPUTarget("cuda", 90, 32)
 TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.int64: "i64", torch.int32: "i32"}
 
 
-def compiled(kernel: Any, warps: int, args: tuple[Any, ...], registers: int | None) -> Any:
+def compiled(kernel: Any, warps: int, args: tuple[Any, ...], registers: int | None, together: bool = False) -> Any:
     signature: dict[str, str] = {}
     constants: dict[tuple[int], Any] = {}
     hints: dict[tuple[int], list[list[Any]]] = {}
@@ -35,7 +36,7 @@ def compiled(kernel: Any, warps: int, args: tuple[Any, ...], registers: int | No
         else:
             signature[parameter.name] = "fp32" if isinstance(value, float) else "i32"
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=hints)
-    return triton.compile(source, target=HOPPER, options=options(warps, registers))
+    return triton.compile(source, target=HOPPER, options=options(warps, registers, together))
 
 
 @pytest.fixture
@@ -43,13 +44,15 @@ def launched(monkeypatch):
     """Names of the kernels that a call would launch; each is compiled instead."""
     names: list[str] = []
 
-    def compile_only(kernel, programs, warps, key, args, registers=None):
-        code = compiled(kernel, warps, args, registers)
+    def compile_only(kernel, programs, warps, key, args, registers=None, together=False):
+        code = compiled(kernel, warps, args, registers, together)
         assert "sm_90" in code.asm["ptx"]
         names.append(kernel.__name__)
 
-    for module in (implementation, usual_call):
+    for module in (implementation, gradient, usual_call):
         monkeypatch.setattr(module, "launch", compile_only)
+    monkeypatch.setattr(layout, "side_by_side", lambda device: True)
+    monkeypatch.setattr(layout, "multiprocessors", lambda device: 132)
     return names
 
 
@@ -73,21 +76,22 @@ def target_of(kind: str, n: int, K: int) -> Any:
         ((256, 1000), torch.float32, "probs", {}, ["rows_forward", "rows_backward"]),
         ((256, 1000), torch.float32, "probs", {"anchor": 0.1}, ["rows_forward", "finalise", "rows_backward"]),
         ((64, 5000), torch.bfloat16, "index", {}, ["rows_forward", "finalise", "long_rows_backward"]),
-        ((8, 21841), torch.bfloat16, "index", {}, ["stream_forward", "finalise", "long_rows_backward"]),
+        ((8, 21841), torch.bfloat16, "index", {}, ["stream_rows", "stream_columns", "finalise", "long_rows_backward"]),
         (
             (8, 70001),
             torch.bfloat16,
             "two_hot",
             {"label_smoothing": 0.1},
-            ["stream_forward", "finalise", "stream_backward", "stream_backward"],
+            ["stream_rows", "stream_columns", "finalise", *STREAMED],
         ),
         (
             (8, 128256),
             torch.bfloat16,
             "index",
             {},
-            ["stream_forward", "stream_forward", "finalise", "stream_backward", "stream_backward"],
+            ["stream_rows", "stream_columns", "finalise", "group_backward", "group_backward", "group_labels"],
         ),
+        ((8, 128256), torch.bfloat16, "probs", {}, ["stream_rows", "stream_columns", "finalise", *STREAMED]),
     ],
 )
 def test_kernels_compile_for_a_gpu(shape, dtype, kind, settings, kernels, launched):

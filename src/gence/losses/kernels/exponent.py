@@ -12,13 +12,13 @@ import triton
 import triton.language as tl
 
 LOG2_E = tl.constexpr(1.4426950408889634)
-_HAS_PTX = tl.constexpr(torch.version.cuda is not None and os.environ.get("TRITON_INTERPRET") != "1")
+HAS_PTX = tl.constexpr(torch.version.cuda is not None and os.environ.get("TRITON_INTERPRET") != "1")
 
 
 @triton.jit
 def exp2(x):
     """2 to the power of x."""
-    if _HAS_PTX:
+    if HAS_PTX:
         y = tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
     else:
         y = tl.exp2(x)
@@ -43,7 +43,7 @@ def softmax_tile(x, peak, log_sum):
 @triton.jit
 def log(x):
     """Natural logarithm of a normal number, to 2e-7: the error that a float32 of size 2 has anyway."""
-    if _HAS_PTX:
+    if HAS_PTX:
         y = tl.inline_asm_elementwise("lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
     else:
         y = tl.log2(x)

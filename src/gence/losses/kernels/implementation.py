@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gence.losses.kernels import finalise as _finalise
-from gence.losses.kernels import long_rows, row_tiles, stream_backward, stream_forward, tiny, tuning
+from gence.losses.kernels import row_tiles, stream_forward, tiny, tuning
+from gence.losses.kernels.gradient import gradient
 from gence.losses.kernels.launch import launch, multiprocessors, power_of_two
 from gence.losses.kernels.layout import (
     alignment,
     class_floats,
     finalise_layout,
-    looks,
     padded_classes,
     pieces,
     problem_key,
@@ -27,14 +26,13 @@ from gence.losses.kernels.per_row import row_losses, row_weighted_classes
 from gence.losses.kernels.problem import (
     INDEX,
     MEAN,
-    NO_TARGET,
     NONE,
-    PROBS,
     SUM,
     TENSOR_ANCHOR,
     TWO_HOT,
     WITHOUT_ANCHOR,
     Problem,
+    target_arguments,
 )
 
 _MANY_ROWS = 1 << 20  # from here on a float32 sum of one number a row has lost more digits than the loss may
@@ -124,10 +122,10 @@ def backward(
         if problem.mode == INDEX:  # what comes for an ignored row must not count, not even if it is NaN
             upstream = torch.where(problem.first != problem.ignore_index, upstream, 0.0)
         classes = row_weighted_classes(problem, logits, classes, stats, upstream)
-    grad = _gradient(problem, logits, classes, stats, upstream)
+    grad = gradient(problem, logits, classes, stats, upstream)
     if context is None or not need_context:
         return grad, None
-    return grad, _gradient(problem, context, classes, context_stats, upstream, is_context=True)
+    return grad, gradient(problem, context, classes, context_stats, upstream, is_context=True)
 
 
 def _tiny_forward(problem: Problem, logits: Tensor, dtype: torch.dtype, with_grad: bool) -> tuple[Tensor, Saved]:
@@ -191,7 +189,7 @@ class _Sweep:
         self.plan = stream_plan(values, tuning.current().tile_rows, few_chunks=partial)
         self.pieces = pieces(values, 1, tuning.current().unroll * self.plan["C"])
         chunks = -(-n // self.plan["CHUNK"])
-        self.slots, self.counters = chunks * self.plan["PHASES"], 1 + chunks + (n if self.pieces > 1 else 0)
+        self.slots, self.counters = chunks * self.plan["PHASES"], chunks + (n if self.pieces > 1 else 0)
 
     def run(
         self, sums: Tensor, stats: Tensor, counters_at: int, count: bool, last: tuple[Any, ...] | None = None
@@ -200,7 +198,7 @@ class _Sweep:
         values, problem, tune = self.values, self.problem, tuning.current()
         n, K = values.shape
         padded = padded_classes(K)
-        targets, target_static = _targets(problem, values)
+        targets, target_static = target_arguments(problem, values)
         ignore = -100 if problem is None else problem.ignore_index
         mode, weighted, smooth = target_static
         if self.rows is not None:
@@ -214,80 +212,16 @@ class _Sweep:
             launch(row_tiles.rows_forward, programs, warps, key, args)
             return
         plan = self.plan
-        static = (K, padded, plan["ALIGN"], plan["PHASES"], plan["CHUNK"], plan["LAG"], self.pieces)
-        static += (tune.unroll, plan["C"], plan["R"], plan["C"], mode, ignore, weighted, smooth, count, self.partial)
-        static += (tune.keep, tune.stages)
         parts = stats
         if self.pieces > 1:
             parts = torch.empty(4 * n * self.pieces, dtype=torch.float32, device=values.device)
-        strides = (n, values.stride(0), targets[4], counters_at, targets[5])
-        args = (values, *targets[:4], sums, stats, parts, *strides, *static)
+        sizes = (K, padded, plan["ALIGN"], plan["PHASES"], plan["CHUNK"])
+        static = (*sizes, self.pieces, tune.unroll, plan["C"], mode, ignore, weighted, smooth, count, tune.stages)
+        key = problem_key(problem, values, static)
+        args = (values, *targets[:4], sums, stats, parts, n, values.stride(0), targets[4], counters_at, targets[5])
         programs = multiprocessors(values.device) * tune.stream_per_sm
-        for look in looks(plan):
-            key = problem_key(problem, values, (*static, look))
-            launch(
-                stream_forward.stream_forward, programs, tune.stream_warps, key, (*args, look), tune.stream_registers
-            )
-
-
-def _gradient(
-    problem: Problem, values: Tensor, classes: Tensor, stats: Tensor, upstream: Tensor, is_context: bool = False
-) -> Tensor:
-    n, K = values.shape
-    padded, tune = padded_classes(K), tuning.current()
-    grad = torch.empty((n, K), dtype=values.dtype, device=values.device)
-    source = None if is_context else problem
-    targets, (mode, weighted, smooth) = _targets(source, values)
-    per_row = problem.reduction == NONE
-    common = (values, *targets[:4], classes, stats, upstream)
-    sizes = (n, values.stride(0), *targets[4:])
-    settings = (mode, weighted, smooth, per_row)
-    layout = row_layout(values)
-    if layout is not None and layout[1] <= tune.rows_elements:
-        tile_rows, columns, programs, warps = layout
-        static: tuple[Any, ...] = (K, padded, alignment(values), tile_rows, columns, *settings)
-        key: tuple[Any, ...] = (problem_key(source, values, static), upstream.dtype)
-        launch(row_tiles.rows_backward, programs, warps, key, (*common, grad, *sizes, *static))
-        return grad
-    if tune.long_columns >= K:
-        static = (K, padded, alignment(values), min(tune.long_part, power_of_two(K)), *settings)
-        key = (problem_key(source, values, static), upstream.dtype)
-        launch(long_rows.long_rows_backward, n, tune.long_warps, key, (*common, grad, *sizes, *static))
-        return grad
-    plan = stream_plan(values, max(tune.sum_rows, tune.backward_rows), backward=True)
-    sum_columns = plan["C"] // 2
-    parts = pieces(values, tune.sum_rows, sum_columns)
-    chunks = -(-n // plan["CHUNK"])
-    groups = chunks * (plan["CHUNK"] // tune.sum_rows)
-    counters = torch.zeros(1 + chunks + groups, dtype=torch.int32, device=values.device)
-    pulls = torch.empty(n * parts + n, dtype=torch.float32, device=values.device)
-    static = (K, padded, plan["ALIGN"], plan["PHASES"], plan["CHUNK"], plan["LAG"], parts)
-    static += (tune.sum_rows, sum_columns, tune.backward_rows, plan["C"], *settings, tune.keep, tune.backward_stages)
-    args = (*common, pulls, counters, grad, *sizes, *static)
-    programs = multiprocessors(values.device) * tune.backward_per_sm
-    for look, log_space in itertools.product(looks(plan), (False, True)):
-        key = (problem_key(source, values, static), upstream.dtype, look, log_space)
-        launch(
-            stream_backward.stream_backward,
-            programs,
-            tune.stream_warps,
-            key,
-            (*args, look, log_space),
-            tune.backward_registers,
-        )
-    return grad
-
-
-def _targets(problem: Problem | None, values: Tensor) -> tuple[tuple[Any, ...], tuple[int, bool, bool]]:
-    """(first, second, share, weight, target stride, smoothing) and what of it is known when compiling."""
-    if problem is None:
-        return (values, values, values, values, 0, 0.0), (NO_TARGET, False, False)
-    smooth = problem.smoothing > 0
-    tensors = (
-        problem.first,
-        values if problem.second is None else problem.second,
-        values if problem.share is None else problem.share,
-        values if problem.weight is None else problem.weight,
-    )
-    stride = problem.first.stride(0) if problem.mode == PROBS else 0
-    return (*tensors, stride, problem.smoothing), (problem.mode, problem.weight is not None, smooth)
+        launch(stream_forward.stream_rows, programs, tune.stream_warps, key, (*args, *static), tune.stream_registers)
+        static = (*sizes, plan["R"], plan["C"], self.partial, tune.stages)
+        key = problem_key(None, values, static)
+        args = (values, sums, stats, n, values.stride(0), counters_at)
+        launch(stream_forward.stream_columns, programs, tune.stream_warps, key, (*args, *static), tune.stream_registers)

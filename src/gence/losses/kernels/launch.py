@@ -15,7 +15,13 @@ _multiprocessors: dict[int | None, int] = {}
 
 
 def launch(
-    kernel: Any, programs: int, warps: int, key: tuple[Any, ...], args: tuple[Any, ...], registers: int | None = None
+    kernel: Any,
+    programs: int,
+    warps: int,
+    key: tuple[Any, ...],
+    args: tuple[Any, ...],
+    registers: int | None = None,
+    together: bool = False,
 ) -> Any:
     """Run ``kernel`` on ``programs`` programs of ``warps`` warps.
 
@@ -26,14 +32,15 @@ def launch(
         key: everything the compiled code depends on: device, types and alignment of the tensors, compile-time values.
         args: the kernel's arguments in order, compile-time values included.
         registers: the most that a thread may have.
+        together: whether programs wait for one another, so that all must be resident at a time.
 
     Returns:
         The compiled kernel; None from the interpreter.
     """
-    name = (kernel, warps, registers, key)
+    name = (kernel, warps, registers, together, key)
     compiled = _compiled.get(name)
     if compiled is None:
-        compiled = kernel[(programs,)](*args, **options(warps, registers))
+        compiled = kernel[(programs,)](*args, **options(warps, registers, together))
         if compiled is not None:
             _compiled[name] = compiled
         return compiled
@@ -41,10 +48,11 @@ def launch(
     return compiled
 
 
-def options(warps: int, registers: int | None) -> dict[str, Any]:
+def options(warps: int, registers: int | None, together: bool = False) -> dict[str, Any]:
     """How a kernel is compiled."""
     # Fused multiply-adds are asked for because Triton 3.10 no longer makes them by itself.
-    return {"num_warps": warps, "maxnreg": registers, "enable_fp_fusion": True}
+    found = {"num_warps": warps, "maxnreg": registers, "enable_fp_fusion": True}
+    return {**found, "launch_cooperative_grid": True} if together else found
 
 
 def multiprocessors(device: torch.device) -> int:
@@ -56,6 +64,11 @@ def multiprocessors(device: torch.device) -> int:
             count = int(torch.cuda.get_device_properties(device).multi_processor_count)
         _multiprocessors[device.index] = count
     return count
+
+
+def side_by_side(device: torch.device) -> bool:
+    """Whether programs run at the same time, so that one can wait for another; the interpreter's do not."""
+    return device.type == "cuda"
 
 
 def power_of_two(number: int) -> int:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from gence.losses.kernels import tuning
-from gence.losses.kernels.launch import multiprocessors, power_of_two
-from gence.losses.kernels.problem import Problem
+from gence.losses.kernels.launch import multiprocessors, power_of_two, side_by_side
+from gence.losses.kernels.problem import PROBS, Problem
 from gence.losses.kernels.tiles import VECTORS
 
 _SCALARS = 16  # floats behind the class vectors that hold scalars
@@ -64,8 +65,28 @@ def row_layout(values: Tensor) -> tuple[int, int, int, int] | None:
     return tile_rows, columns, programs, warps
 
 
-def stream_plan(values: Tensor, tile_rows: int, *, backward: bool = False, few_chunks: bool = False) -> dict[str, int]:
-    """Chunk, lag, phases and tile of the streamed kernels."""
+def group_layout(values: Tensor, problem: Problem | None) -> dict[str, int] | None:
+    """Tile, parts of a row and groups of programs, where a group holds a row: long rows of whole vectors."""
+    K = values.shape[1]
+    tune = tuning.current()
+    vector = 16 // values.element_size()
+    dense = problem is not None and (problem.smoothing > 0 or problem.mode == PROBS)
+    ragged = K % vector or values.stride(0) % vector or values.data_ptr() & 15
+    if dense or ragged or torch.version.cuda is None:
+        return None
+    words = K * values.element_size() // 4
+    U, W = tune.group_unroll, tune.group_warps * 32 * 4
+    if not side_by_side(values.device):
+        U = power_of_two(-(-words // W))
+    slabs = -(-words // (U * W))
+    groups = multiprocessors(values.device) * tune.group_per_sm // slabs
+    if groups == 0:
+        return None
+    return {"U": U, "W": W, "SLABS": slabs, "PADDED": power_of_two(slabs), "programs": groups * slabs}
+
+
+def stream_plan(values: Tensor, tile_rows: int, *, few_chunks: bool = False) -> dict[str, int]:
+    """Chunk, phases and tile of the streamed kernels."""
     n, K = values.shape
     tune = tuning.current()
     vector = 16 // values.element_size()
@@ -75,10 +96,6 @@ def stream_plan(values: Tensor, tile_rows: int, *, backward: bool = False, few_c
     back_to_back = values.stride(0) == K and values.data_ptr() & 15 == 0 and n % vector == 0
     if tune.shift_rows and align < vector and back_to_back:
         phases = align = vector
-    if phases > 1:
-        lag = tune.ragged_backward_lag if backward else tune.ragged_lag
-    else:
-        lag = tune.backward_lag if backward else tune.lag
     step = phases * tile_rows
     rows = max(1, tune.chunk_bytes // (K * values.element_size()))
     if few_chunks:  # one slot of K floats for each chunk and phase: keep them under about 1 % of the logits
@@ -88,12 +105,7 @@ def stream_plan(values: Tensor, tile_rows: int, *, backward: bool = False, few_c
         chunk = power_of_two(chunk)  # the kernels are compiled for it, and must not be for every n
     chunk *= step
     columns = tune.tile_columns or tune.stream_warps * 32 * vector
-    return {"CHUNK": chunk, "LAG": lag, "PHASES": phases, "ALIGN": align, "R": tile_rows, "C": columns}
-
-
-def looks(plan: dict[str, int]) -> tuple[int, ...]:
-    """The launches of a streamed pass: ``LOOK`` of stream.py."""
-    return (0,) if plan["LAG"] else (1, 2)
+    return {"CHUNK": chunk, "PHASES": phases, "ALIGN": align, "R": tile_rows, "C": columns}
 
 
 def pieces(values: Tensor, rows: int, step: int) -> int:

@@ -167,3 +167,18 @@ def _labels(values: Tensor) -> Tensor:
 
 def _flat(values: Tensor) -> Tensor:
     return values if values.dim() == 1 and values.is_contiguous() else values.reshape(-1).contiguous()
+
+
+def target_arguments(problem: Problem | None, values: Tensor) -> tuple[tuple[Any, ...], tuple[int, bool, bool]]:
+    """(first, second, share, weight, target stride, smoothing) and what of it is known when compiling."""
+    if problem is None:
+        return (values, values, values, values, 0, 0.0), (NO_TARGET, False, False)
+    smooth = problem.smoothing > 0
+    tensors = (
+        problem.first,
+        values if problem.second is None else problem.second,
+        values if problem.share is None else problem.share,
+        values if problem.weight is None else problem.weight,
+    )
+    stride = problem.first.stride(0) if problem.mode == PROBS else 0
+    return (*tensors, stride, problem.smoothing), (problem.mode, problem.weight is not None, smooth)

@@ -1,4 +1,8 @@
-"""Backward over rows too long for the L1 cache: each row's pull, then its gradient while it is in the L2 cache."""
+"""Backward over rows too long for the L1 cache: each row's pull, then its gradient.
+
+Both looks are launched without and with ``LOG_SPACE``; which one works and which returns at once is known on the
+device. In one kernel the rare case would take its registers from the usual one. Deterministic as it stands.
+"""
 # mypy: disable-error-code="misc,no-untyped-def,no-untyped-call,untyped-decorator"
 # ruff: noqa: SIM108 - a compile-time choice in Triton is an if statement
 
@@ -6,20 +10,7 @@ import triton
 import triton.language as tl
 
 from gence.losses.kernels.exponent import softmax_tile
-from gence.losses.kernels.stream import (
-    WITH_IGNORED,
-    columns,
-    first_ticket,
-    is_edge,
-    item_of,
-    load_classes,
-    load_tile,
-    next_ticket,
-    row_start,
-    rows_further,
-    tickets_of,
-    wait_for,
-)
+from gence.losses.kernels.stream import columns, is_edge, load_classes, load_tile, row_start, rows_further
 from gence.losses.kernels.tiles import (
     EXTREME,
     INVERSE_DENOMINATOR,
@@ -48,7 +39,6 @@ def _pull_block(
     ALIGN: tl.constexpr,
     PHASES: tl.constexpr,
     C: tl.constexpr,
-    KEEP: tl.constexpr,
     LOG_SPACE: tl.constexpr,
     MASKED: tl.constexpr,
 ):
@@ -59,7 +49,7 @@ def _pull_block(
     at, shift, cols, inside, wide = columns(block, base, stride, K, PHASES, C)
     c = load_classes(classes, cols, inside, MASKED)
     offsets = row_start(rows, stride, shift, VECTOR, PHASES)
-    x = load_tile(z, offsets, at, live, wide, KEEP, False, MASKED)
+    x = load_tile(z, offsets, at, live, wide, False, MASKED)
     if MASKED and PHASES > 1:
         x = tl.where(inside[None, :], x, float("-inf"))
     if LOG_SPACE:
@@ -95,11 +85,10 @@ def _pull_sums(
     C: tl.constexpr,
     MODE: tl.constexpr,
     PER_ROW: tl.constexpr,
-    KEEP: tl.constexpr,
     STAGES: tl.constexpr,
     LOG_SPACE: tl.constexpr,
 ):
-    """First look: a piece of r_j = sum_k c_k p_jk for R rows; whoever does the last piece adds them up, in order."""
+    """A piece of r_j = sum_k c_k p_jk for R rows; whoever does the last piece adds them up, in order."""
     PIECE: tl.constexpr = (BLOCKS + PIECES - 1) // PIECES
     base = chunk * CHUNK + group % PHASES
     rows = base + PHASES * ((group // PHASES) * R + tl.arange(0, R))
@@ -115,23 +104,23 @@ def _pull_sums(
     if PHASES > 1:
         if start == 0:
             acc = _pull_block(
-                acc, 0, z, classes, peak, log_sum, rows, live, base, stride, K, KP, ALIGN, PHASES, C, KEEP, LOG_SPACE,
+                acc, 0, z, classes, peak, log_sum, rows, live, base, stride, K, KP, ALIGN, PHASES, C, LOG_SPACE,
                 True,
             )  # fmt: skip
         start = tl.maximum(start, 1)
     for block in tl.range(start, whole_stop, num_stages=STAGES):
         acc = _pull_block(
-            acc, block, z, classes, peak, log_sum, rows, live, base, stride, K, KP, ALIGN, PHASES, C, KEEP, LOG_SPACE,
+            acc, block, z, classes, peak, log_sum, rows, live, base, stride, K, KP, ALIGN, PHASES, C, LOG_SPACE,
             False,
         )  # fmt: skip
     for block in range(tl.maximum(start, whole_stop), stop):
         acc = _pull_block(
-            acc, block, z, classes, peak, log_sum, rows, live, base, stride, K, KP, ALIGN, PHASES, C, KEEP, LOG_SPACE,
+            acc, block, z, classes, peak, log_sum, rows, live, base, stride, K, KP, ALIGN, PHASES, C, LOG_SPACE,
             True,
         )  # fmt: skip
     tl.store(pulls + rows.to(tl.int64) * PIECES + piece, tl.sum(acc, 1), mask=row_ok)
     tl.debug_barrier()  # the sums come before the tick
-    done = tl.atomic_add(counters + 1 + chunks + chunk * (CHUNK // R) + group, 1, sem="acq_rel")
+    done = tl.atomic_add(counters + chunks + chunk * (CHUNK // R) + group, 1, sem="acq_rel")
     if done == PIECES - 1:
         parts = rows.to(tl.int64)[:, None] * PIECES + tl.arange(0, PIECES)[None, :]
         whole = tl.sum(tl.load(pulls + parts, mask=row_ok[:, None], other=0.0, cache_modifier=".cg"), 1)
@@ -142,20 +131,18 @@ def _pull_sums(
                 own = own * tl.load(upstream + rows, mask=row_ok, other=0.0).to(tl.float32)
             pull += own
         tl.store(pulls + n.to(tl.int64) * PIECES + rows, pull, mask=row_ok)
-        tick = tl.where(all_live, 1, 1 + WITH_IGNORED)
-        tl.debug_barrier()
-        tl.atomic_add(counters + 1 + chunk, tick, sem="release")
+        if not all_live:
+            tl.store(counters + chunk, 1)
 
 
 @triton.jit
 def _load_pull(pulls, rows, row_ok, n, PIECES: tl.constexpr, MASKED: tl.constexpr):
     """tau_j - r_j, times the row's upstream gradient where each has its own."""
-    # Written by other programs during this launch: read past the L1 cache.
     where = pulls + n.to(tl.int64) * PIECES + rows
     if MASKED:
-        return tl.load(where, mask=row_ok, other=0.0, cache_modifier=".cg")
+        return tl.load(where, mask=row_ok, other=0.0)
     else:
-        return tl.load(where, cache_modifier=".cg")
+        return tl.load(where)
 
 
 @triton.jit
@@ -187,7 +174,6 @@ def _write_chunk(
     HAS_WEIGHT: tl.constexpr,
     SMOOTH: tl.constexpr,
     PER_ROW: tl.constexpr,
-    KEEP: tl.constexpr,
     STAGES: tl.constexpr,
     LOG_SPACE: tl.constexpr,
     MASKED: tl.constexpr,
@@ -214,7 +200,7 @@ def _write_chunk(
         pull = _load_pull(pulls, rows, row_ok, n, PIECES, MASKED)
         live = log_sum != float("inf")
         # A row that takes no part is not loaded: its p is 0.
-        x = load_tile(z, offsets, at, live, wide, KEEP, True, MASKED)
+        x = load_tile(z, offsets, at, live, wide, True, MASKED)
         if LOG_SPACE:
             log_p = (x - peak[:, None]) - log_sum[:, None]
             g = tl.exp(log_p) * pull[:, None] + class_pull(log_p, c, low)
@@ -278,21 +264,20 @@ def _write_gradient(
     HAS_WEIGHT: tl.constexpr,
     SMOOTH: tl.constexpr,
     PER_ROW: tl.constexpr,
-    KEEP: tl.constexpr,
     STAGES: tl.constexpr,
     LOG_SPACE: tl.constexpr,
 ):
-    """Second look: the gradient of a chunk's rows of one phase, for one block of columns."""
+    """The gradient of a chunk's rows of one phase, for one block of columns."""
     base = chunk * CHUNK + phase
     if with_ignored | (chunk * CHUNK + CHUNK > n) | is_edge(block, K, C, PHASES):
         _write_chunk(
             z, first, weight, classes, stats, upstream, pulls, grad, scale, block, base, n, stride, t_stride, eps, K,
-            KP, ALIGN, PHASES, CHUNK, PIECES, R, C, MODE, HAS_WEIGHT, SMOOTH, PER_ROW, KEEP, STAGES, LOG_SPACE, True,
+            KP, ALIGN, PHASES, CHUNK, PIECES, R, C, MODE, HAS_WEIGHT, SMOOTH, PER_ROW, STAGES, LOG_SPACE, True,
         )  # fmt: skip
     else:
         _write_chunk(
             z, first, weight, classes, stats, upstream, pulls, grad, scale, block, base, n, stride, t_stride, eps, K,
-            KP, ALIGN, PHASES, CHUNK, PIECES, R, C, MODE, HAS_WEIGHT, SMOOTH, PER_ROW, KEEP, STAGES, LOG_SPACE, False,
+            KP, ALIGN, PHASES, CHUNK, PIECES, R, C, MODE, HAS_WEIGHT, SMOOTH, PER_ROW, STAGES, LOG_SPACE, False,
         )  # fmt: skip
     if MODE == 1 or MODE == 2:
         tl.debug_barrier()  # a label's logit was written above, by some other thread
@@ -311,8 +296,53 @@ def _write_gradient(
             )  # fmt: skip
 
 
+@triton.jit
+def _rows_to_do(classes, n, KP: tl.constexpr, LOG_SPACE: tl.constexpr):
+    """n, or 0 where the launch with the other ``LOG_SPACE`` does the work."""
+    extreme = tl.load(classes + VECTORS * KP + EXTREME) > 0.0
+    if LOG_SPACE:
+        return tl.where(extreme, n, 0)
+    else:
+        return tl.where(extreme, 0, n)
+
+
+@triton.jit(do_not_specialize=["n", "stride"])
+def stream_pulls(
+    z,
+    classes,
+    stats,
+    upstream,
+    pulls,
+    counters,
+    n,
+    stride,
+    K: tl.constexpr,
+    KP: tl.constexpr,
+    ALIGN: tl.constexpr,
+    PHASES: tl.constexpr,
+    CHUNK: tl.constexpr,
+    PIECES: tl.constexpr,
+    R: tl.constexpr,
+    C: tl.constexpr,
+    MODE: tl.constexpr,
+    PER_ROW: tl.constexpr,
+    STAGES: tl.constexpr,
+    LOG_SPACE: tl.constexpr,
+):
+    """First look: tau_j - r_j of each row, r_j in ``PIECES`` parts."""
+    BLOCKS: tl.constexpr = (K + PHASES - 1 + C - 1) // C
+    SUMS: tl.constexpr = (CHUNK // R) * PIECES
+    chunks = tl.cdiv(_rows_to_do(classes, n, KP, LOG_SPACE), CHUNK)
+    for turn in range(tl.program_id(0), chunks * SUMS, tl.num_programs(0)):
+        item = turn % SUMS
+        _pull_sums(
+            z, classes, stats, upstream, pulls, counters, turn // SUMS, item // PIECES, item % PIECES, chunks, n,
+            stride, K, KP, ALIGN, PHASES, CHUNK, BLOCKS, PIECES, R, C, MODE, PER_ROW, STAGES, LOG_SPACE,
+        )  # fmt: skip
+
+
 @triton.jit(do_not_specialize=["n", "stride", "t_stride"])
-def stream_backward(
+def stream_gradient(
     z,
     first,
     second,
@@ -333,55 +363,28 @@ def stream_backward(
     ALIGN: tl.constexpr,
     PHASES: tl.constexpr,
     CHUNK: tl.constexpr,
-    LAG: tl.constexpr,
     PIECES: tl.constexpr,
-    SUM_ROWS: tl.constexpr,
-    SUM_COLUMNS: tl.constexpr,
     R: tl.constexpr,
     C: tl.constexpr,
     MODE: tl.constexpr,
     HAS_WEIGHT: tl.constexpr,
     SMOOTH: tl.constexpr,
     PER_ROW: tl.constexpr,
-    KEEP: tl.constexpr,
     STAGES: tl.constexpr,
-    LOOK: tl.constexpr,
     LOG_SPACE: tl.constexpr,
 ):
-    """r_j in ``PIECES`` parts per row (first look) and the gradient (second look). Deterministic as it stands.
-
-    Launched without and with ``LOG_SPACE``; which one works and which returns at once is known on the device.
-    In one kernel the rare case would take its registers from the usual one.
-    """
+    """Second look: the gradient, from the last chunk to the first."""
     BLOCKS: tl.constexpr = (K + PHASES - 1 + C - 1) // C
-    SUM_BLOCKS: tl.constexpr = (K + PHASES - 1 + SUM_COLUMNS - 1) // SUM_COLUMNS
-    SUMS: tl.constexpr = (CHUNK // SUM_ROWS) * PIECES
-    extreme = tl.load(classes + VECTORS * KP + EXTREME)
     scale = 1.0
     if not PER_ROW:
         scale = tl.load(upstream).to(tl.float32) * tl.load(classes + VECTORS * KP + INVERSE_DENOMINATOR)
-    chunks = tl.cdiv(n, CHUNK)
-    tickets = tickets_of(chunks, SUMS, PHASES * BLOCKS, LOOK)
-    mine = extreme <= 0.0
-    if LOG_SPACE:
-        mine = extreme > 0.0
-    ticket = tickets
-    if mine:
-        ticket = first_ticket(counters, LOOK)
-    while ticket < tickets:
-        following = next_ticket(counters, ticket, LOOK)
-        is_first, chunk, item = item_of(ticket, chunks, LAG, SUMS, PHASES * BLOCKS, LOOK)
-        if is_first:
-            _pull_sums(
-                z, classes, stats, upstream, pulls, counters, chunk, item // PIECES, item % PIECES, chunks, n, stride,
-                K, KP, ALIGN, PHASES, CHUNK, SUM_BLOCKS, PIECES, SUM_ROWS, SUM_COLUMNS, MODE, PER_ROW, KEEP, STAGES,
-                LOG_SPACE,
-            )  # fmt: skip
-        else:
-            with_ignored = wait_for(counters + 1 + chunk, CHUNK // SUM_ROWS, LOOK)
-            _write_gradient(
-                z, first, second, share, weight, classes, stats, upstream, pulls, grad, scale, chunk, item // BLOCKS,
-                item % BLOCKS, with_ignored, n, stride, t_stride, eps, K, KP, ALIGN, PHASES, CHUNK, PIECES, R, C, MODE,
-                HAS_WEIGHT, SMOOTH, PER_ROW, KEEP, STAGES, LOG_SPACE,
-            )  # fmt: skip
-        ticket = following
+    items = tl.cdiv(_rows_to_do(classes, n, KP, LOG_SPACE), CHUNK) * (PHASES * BLOCKS)
+    for turn in range(tl.program_id(0), items, tl.num_programs(0)):
+        item = items - 1 - turn
+        chunk = item // (PHASES * BLOCKS)
+        item = item % (PHASES * BLOCKS)
+        _write_gradient(
+            z, first, second, share, weight, classes, stats, upstream, pulls, grad, scale, chunk, item // BLOCKS,
+            item % BLOCKS, tl.load(counters + chunk) != 0, n, stride, t_stride, eps, K, KP, ALIGN, PHASES, CHUNK,
+            PIECES, R, C, MODE, HAS_WEIGHT, SMOOTH, PER_ROW, STAGES, LOG_SPACE,
+        )  # fmt: skip

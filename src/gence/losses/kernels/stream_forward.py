@@ -1,22 +1,11 @@
-"""Forward over rows too long for registers: row statistics, then column sums while the rows are in the cache."""
+"""Forward over rows too long for registers: row statistics, then column sums."""
 # mypy: disable-error-code="misc,no-untyped-def,no-untyped-call,untyped-decorator"
 
 import triton
 import triton.language as tl
 
 from gence.losses.kernels.exponent import softmax_tile
-from gence.losses.kernels.stream import (
-    columns,
-    first_ticket,
-    is_edge,
-    item_of,
-    load_tile,
-    next_ticket,
-    row_start,
-    rows_further,
-    tickets_of,
-    wait_for,
-)
+from gence.losses.kernels.stream import columns, is_edge, load_tile, row_start, rows_further
 from gence.losses.kernels.stream_rows import row_pass
 
 
@@ -35,7 +24,6 @@ def _chunk_sums(
     CHUNK: tl.constexpr,
     R: tl.constexpr,
     C: tl.constexpr,
-    KEEP: tl.constexpr,
     STAGES: tl.constexpr,
     MASKED: tl.constexpr,
 ):
@@ -43,14 +31,13 @@ def _chunk_sums(
     offsets = row_start(base + PHASES * tl.arange(0, R), stride, shift, ALIGN, PHASES)
     for i in tl.range(0, CHUNK // PHASES, R, num_stages=1 if MASKED else STAGES):
         rows = base + PHASES * (i + tl.arange(0, R))
-        # Written by other programs during this launch: read past the L1 cache.
         if MASKED:
-            peak = tl.load(stats + rows, mask=rows < n, other=0.0, cache_modifier=".cg")
-            log_sum = tl.load(stats + n + rows, mask=rows < n, other=float("inf"), cache_modifier=".cg")
+            peak = tl.load(stats + rows, mask=rows < n, other=0.0)
+            log_sum = tl.load(stats + n + rows, mask=rows < n, other=float("inf"))
         else:
-            peak = tl.load(stats + rows, cache_modifier=".cg")
-            log_sum = tl.load(stats + n + rows, cache_modifier=".cg")
-        x = load_tile(z, offsets, at, log_sum != float("inf"), wide, KEEP, True, MASKED)
+            peak = tl.load(stats + rows)
+            log_sum = tl.load(stats + n + rows)
+        x = load_tile(z, offsets, at, log_sum != float("inf"), wide, True, MASKED)
         acc += tl.sum(softmax_tile(x, peak, log_sum), 0)
         offsets = rows_further(offsets, stride, ALIGN, PHASES, R)
     return acc
@@ -75,16 +62,15 @@ def _column_sums(
     R: tl.constexpr,
     C: tl.constexpr,
     PARTIAL: tl.constexpr,
-    KEEP: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Second look forward: sum_j p_jk over a chunk's rows of one phase, for one block of columns."""
+    """sum_j p_jk over a chunk's rows of one phase, for one block of columns."""
     base = chunk * CHUNK + phase
     at, shift, cols, inside, wide = columns(block, base, stride, K, PHASES, C)
     if with_ignored | (chunk * CHUNK + CHUNK > n) | is_edge(block, K, C, PHASES):
-        acc = _chunk_sums(z, stats, base, at, shift, wide, n, stride, ALIGN, PHASES, CHUNK, R, C, KEEP, STAGES, True)
+        acc = _chunk_sums(z, stats, base, at, shift, wide, n, stride, ALIGN, PHASES, CHUNK, R, C, STAGES, True)
     else:
-        acc = _chunk_sums(z, stats, base, at, shift, wide, n, stride, ALIGN, PHASES, CHUNK, R, C, KEEP, STAGES, False)
+        acc = _chunk_sums(z, stats, base, at, shift, wide, n, stride, ALIGN, PHASES, CHUNK, R, C, STAGES, False)
     if PARTIAL:
         slot = (chunk * PHASES + phase).to(tl.int64) * KP
         tl.store(sums + 2 * KP + slot + cols, acc, mask=inside)
@@ -93,7 +79,7 @@ def _column_sums(
 
 
 @triton.jit(do_not_specialize=["n", "stride", "t_stride", "counters_at"])
-def stream_forward(
+def stream_rows(
     z,
     first,
     second,
@@ -112,42 +98,55 @@ def stream_forward(
     ALIGN: tl.constexpr,
     PHASES: tl.constexpr,
     CHUNK: tl.constexpr,
-    LAG: tl.constexpr,
     PIECES: tl.constexpr,
     U: tl.constexpr,
     W: tl.constexpr,
-    R: tl.constexpr,
-    C: tl.constexpr,
     MODE: tl.constexpr,
     IGNORE: tl.constexpr,
     HAS_WEIGHT: tl.constexpr,
     SMOOTH: tl.constexpr,
     COUNT: tl.constexpr,
-    PARTIAL: tl.constexpr,
-    KEEP: tl.constexpr,
     STAGES: tl.constexpr,
-    LOOK: tl.constexpr,
 ):
-    """Row statistics (first look) and column sums (second look)."""
+    """First look: row statistics."""
+    counters = (sums + counters_at).to(tl.pointer_type(tl.int32))
+    of_rows = counters + tl.cdiv(n, CHUNK)
+    for item in range(tl.program_id(0), n * PIECES, tl.num_programs(0)):
+        row = item // PIECES
+        row_pass(
+            z, row, item % PIECES, first, second, share, weight, sums, stats, pieces, of_rows + row,
+            counters + row // CHUNK, n, stride, t_stride, eps, K, KP, ALIGN, PHASES, PIECES, U, W, MODE, IGNORE,
+            HAS_WEIGHT, SMOOTH, COUNT, STAGES,
+        )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["n", "stride", "counters_at"])
+def stream_columns(
+    z,
+    sums,
+    stats,
+    n,
+    stride,
+    counters_at,
+    K: tl.constexpr,
+    KP: tl.constexpr,
+    ALIGN: tl.constexpr,
+    PHASES: tl.constexpr,
+    CHUNK: tl.constexpr,
+    R: tl.constexpr,
+    C: tl.constexpr,
+    PARTIAL: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """Second look: column sums, from the last chunk to the first."""
     counters = (sums + counters_at).to(tl.pointer_type(tl.int32))
     BLOCKS: tl.constexpr = (K + PHASES - 1 + C - 1) // C
-    chunks = tl.cdiv(n, CHUNK)
-    ticket = first_ticket(counters, LOOK)
-    while ticket < tickets_of(chunks, CHUNK * PIECES, PHASES * BLOCKS, LOOK):
-        following = next_ticket(counters, ticket, LOOK)
-        is_first, chunk, item = item_of(ticket, chunks, LAG, CHUNK * PIECES, PHASES * BLOCKS, LOOK)
-        if is_first:
-            row = chunk * CHUNK + item // PIECES
-            if row < n:
-                row_pass(
-                    z, row, item % PIECES, first, second, share, weight, sums, stats, pieces,
-                    counters + 1 + chunks + row, counters + 1 + chunk, n, stride, t_stride, eps, K, KP, ALIGN, PHASES,
-                    PIECES, U, W, MODE, IGNORE, HAS_WEIGHT, SMOOTH, COUNT, KEEP, STAGES,
-                )  # fmt: skip
-        else:
-            with_ignored = wait_for(counters + 1 + chunk, tl.minimum(CHUNK, n - chunk * CHUNK), LOOK)
-            _column_sums(
-                z, sums, stats, chunk, item // BLOCKS, item % BLOCKS, with_ignored, n, stride, K, KP, ALIGN, PHASES,
-                CHUNK, R, C, PARTIAL, KEEP, STAGES,
-            )  # fmt: skip
-        ticket = following
+    items = tl.cdiv(n, CHUNK) * (PHASES * BLOCKS)
+    for turn in range(tl.program_id(0), items, tl.num_programs(0)):
+        item = items - 1 - turn
+        chunk = item // (PHASES * BLOCKS)
+        item = item % (PHASES * BLOCKS)
+        _column_sums(
+            z, sums, stats, chunk, item // BLOCKS, item % BLOCKS, tl.load(counters + chunk) != 0, n, stride, K, KP,
+            ALIGN, PHASES, CHUNK, R, C, PARTIAL, STAGES,
+        )  # fmt: skip

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from gence.losses.kernels.exponent import exp
-from gence.losses.kernels.stream import WITH_IGNORED, row_start
+from gence.losses.kernels.stream import row_start
 from gence.losses.kernels.tiles import LOWEST, count_labels, label_terms, store_row_stats
 
 
@@ -30,7 +30,6 @@ def _row_piece(
     IGNORE: tl.constexpr,
     HAS_WEIGHT: tl.constexpr,
     SMOOTH: tl.constexpr,
-    KEEP: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """(maximum, sum of exponentials beyond it, weighted target sums) of a piece of a row.
@@ -58,16 +57,16 @@ def _row_piece(
         # Only the ends of a row need masks.
         if PHASES > 1:
             if (start == 0) & (stop > 0):
-                x = _load_step(aligned, 0, shift, K, PHASES, U, W, KEEP, True)
+                x = _load_step(aligned, 0, shift, K, PHASES, U, W, True)
                 top, total = _add_exponentials(x, top, total, VECTOR)
                 start += U * W
         whole_stop = tl.minimum(stop, K) - U * W + 1
         for at in tl.range(start, whole_stop, U * W, num_stages=STAGES):
-            x = _load_step(aligned, at, shift, K, PHASES, U, W, KEEP, False)
+            x = _load_step(aligned, at, shift, K, PHASES, U, W, False)
             top, total = _add_exponentials(x, top, total, VECTOR)
         start += tl.cdiv(tl.maximum(whole_stop - start, 0), U * W) * (U * W)
     for at in range(start, stop, U * W):
-        x = _load_step(aligned, at, shift, K, PHASES, U, W, KEEP, True)
+        x = _load_step(aligned, at, shift, K, PHASES, U, W, True)
         before = top
         top, total = _add_exponentials(x, top, total, VECTOR)
         if MODE != 0 and (SMOOTH or MODE == 3):
@@ -98,7 +97,6 @@ def _load_step(
     PHASES: tl.constexpr,
     U: tl.constexpr,
     W: tl.constexpr,
-    KEEP: tl.constexpr,
     EDGE: tl.constexpr,
 ):
     """Logits (U, W) of a step along a row as float32, -inf outside of it."""
@@ -106,11 +104,11 @@ def _load_step(
     if EDGE:
         # Constant within a vector; the neighbours' logits that come along are dropped below.
         mask = (at // PHASES) * PHASES < K + shift
-        x = tl.load(aligned + at, mask=mask, other=float("-inf"), eviction_policy="evict_last" if KEEP else "")
+        x = tl.load(aligned + at, mask=mask, other=float("-inf"))
         if PHASES > 1:
             x = tl.where((at >= shift) & (at < K + shift), x, float("-inf"))
     else:
-        x = tl.load(aligned + at, eviction_policy="evict_last" if KEEP else "")
+        x = tl.load(aligned + at)
     return x.to(tl.float32)
 
 
@@ -193,7 +191,7 @@ def row_pass(
     stats,
     pieces,
     row_counter,
-    chunk_counter,
+    with_ignored,
     n,
     stride,
     t_stride,
@@ -210,13 +208,12 @@ def row_pass(
     HAS_WEIGHT: tl.constexpr,
     SMOOTH: tl.constexpr,
     COUNT: tl.constexpr,
-    KEEP: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """First look forward: a piece of a row; whoever does the last one makes the row's statistics."""
+    """A piece of a row; whoever does the last one makes the row's statistics, and marks a chunk with an ignored row."""
     peak, total, dot, mass = _row_piece(
         z, row, piece, first, weight, stride, t_stride, eps, K, ALIGN, PHASES, PIECES, U, W, MODE, IGNORE, HAS_WEIGHT,
-        SMOOTH, KEEP, STAGES,
+        SMOOTH, STAGES,
     )  # fmt: skip
     done = PIECES - 1
     if PIECES > 1:
@@ -240,8 +237,6 @@ def row_pass(
             z, row, first, second, share, weight, sums, stats, peak, total, dot, mass, n, stride, eps, K, KP, MODE,
             IGNORE, HAS_WEIGHT, SMOOTH, COUNT,
         )  # fmt: skip
-        tick = 1
         if MODE == 1:
-            tick = tl.where(tl.load(first + row) == IGNORE, 1 + WITH_IGNORED, 1)
-        tl.debug_barrier()  # the row's statistics come before the tick
-        tl.atomic_add(chunk_counter, tick, sem="release")
+            if tl.load(first + row) == IGNORE:
+                tl.store(with_ignored, 1)

@@ -23,26 +23,24 @@ class Tuning:
         long_columns: largest K for which one program takes a whole row backward.
         long_part: logits of such a row that are taken at a time.
         long_warps: warps of that program.
+        group_unroll: 16-byte vectors of a row that a thread of a group holds (backward, still longer rows).
+        group_warps: warps of a program (group).
+        group_registers: registers of a thread (group).
+        group_per_sm: programs for each multiprocessor (group), all of them resident; 0 means no groups.
         stream_warps: warps of a program (stream).
         stream_registers: registers of a thread (stream, forward): fewer let more programs run at a time.
         backward_registers: the same for the backward pass.
         stream_per_sm: programs for each multiprocessor (stream, forward).
         backward_per_sm: the same for the backward pass.
-        chunk_bytes: logits between a first and a second look, per step of the lag.
-        lag: chunks by which the second look trails the first, where rows start on whole vectors; 0 means a launch for
-            each look. Two plain passes, in one launch, measured faster than a lag there.
-        backward_lag: the same for the backward pass.
-        ragged_lag: ``lag`` for rows that do not start on whole vectors.
-        ragged_backward_lag: the same for the backward pass.
+        chunk_bytes: logits of an item of a second look, over all columns (stream).
         unroll: vectors of a row that a thread reads at a time in the row pass.
         tile_rows: rows of a tile in the column pass.
         sum_rows: rows of a tile in the backward pass's first look, which is half as wide as the other tiles.
         backward_rows: rows of a tile in its second look.
         tile_columns: columns of a tile; 0 means one 16-byte vector for each thread.
-        piece_bytes: logits in an item of a first look; what all programs hold at a time must fit into the L2 cache.
+        piece_bytes: logits in an item of a first look.
         stages: steps of a look that are loaded ahead, through shared memory (stream, forward); 1 means none.
         backward_stages: the same for the backward pass.
-        keep: whether loads tell the L2 cache which logits are read again.
         shift_rows: whether rows of ragged alignment are taken in phases so that loads are whole vectors.
         finalise_columns: classes in a block of the last step.
     """
@@ -57,25 +55,24 @@ class Tuning:
     long_columns: int = 65536
     long_part: int = 2048
     long_warps: int = 8
+    group_unroll: int = 4
+    group_warps: int = 4
+    group_registers: int = 128
+    group_per_sm: int = 4
     stream_warps: int = 8
     stream_registers: int = 64
     backward_registers: int = 128
     stream_per_sm: int = 4
     backward_per_sm: int = 2
     chunk_bytes: int = 8 << 20
-    lag: int = 0
-    backward_lag: int = 3
-    ragged_lag: int = 3
-    ragged_backward_lag: int = 1
     unroll: int = 4
     tile_rows: int = 4
     sum_rows: int = 8
     backward_rows: int = 4
     tile_columns: int = 0
-    piece_bytes: int = 64 << 10
-    stages: int = 2
+    piece_bytes: int = 256 << 10
+    stages: int = 3
     backward_stages: int = 3
-    keep: bool = True
     shift_rows: bool = True
     finalise_columns: int = 256
 
