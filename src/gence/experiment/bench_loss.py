@@ -65,9 +65,9 @@ def bench_loss(
     """Forward, backward and both, for every provider and shape, in one run.
 
     On a GPU, times are device events on a cold cache (flushed, inputs in rotation) and on a hot one; small shapes also
-    have the wall time, which is what their launches cost, and the time of a captured graph, which is what they cost
-    without Python. On a CPU, providers take turns, and ``ratio`` is the median of each one's time over that of
-    ``F.cross_entropy`` just before it.
+    have the wall time, which is what their launches cost, and the time of a captured graph. Eager providers take turns
+    for the wall time, and all do on a CPU; ``ratio`` is the median of each one's time over that of ``F.cross_entropy``
+    just before it.
 
     Args:
         shapes: by default those of the paper, ImageNet, ImageNet-21k and a large vocabulary.
@@ -158,12 +158,40 @@ def _on_gpu(shape: Shape, providers: Sequence[_Provider], seconds: float, quick:
             row["extra_mib"] = _extra_memory(shape, provider.loss, batches[0])
             row |= {name: times.as_dict() for name, times in _gpu_times(provider.loss, batches, seconds, quick).items()}
             if shape.n * shape.K <= _LAUNCH_BOUND:
-                both = _both(provider.loss, batches)
-                row["both_wall_ms"] = time_on_wall(both, seconds=seconds, synchronise=True, inner=100).as_dict()
-                if not provider.compiled:
+                if provider.compiled:
+                    both = _both(provider.loss, batches)
+                    row["both_wall_ms"] = time_on_wall(both, seconds=seconds, synchronise=True, inner=100).as_dict()
+                else:
                     row["both_graph_ms"] = _captured(provider.loss, batches[0], seconds).as_dict()
         rows.append(row)
+    if shape.n * shape.K <= _LAUNCH_BOUND:
+        eager = [(row, provider) for row, provider in zip(rows, providers, strict=True) if not provider.compiled]
+        for (row, _), measured in zip(
+            eager, _in_turns([p for _, p in eager], batches, 7 if quick else 21), strict=True
+        ):
+            row |= measured
     return rows
+
+
+def _in_turns(
+    providers: Sequence[_Provider], batches: Sequence[tuple[Tensor, Tensor]], rounds: int
+) -> list[dict[str, Any]]:
+    """Wall times and their ratios to the first provider's, round by round, as what else a host does changes."""
+    lists: list[list[float]] = [[] for _ in providers]
+    for _ in range(rounds):
+        for provider, times in zip(providers, lists, strict=True):
+            with set_backend(provider.backend):
+                both = _both(provider.loss, batches)
+                both(0)
+                torch.cuda.synchronize()
+                times.append(time_once(both, 50, synchronise=True))
+    return [
+        {
+            "both_wall_ms": summarise(times).as_dict(),
+            "ratio": summarise([own / ce for own, ce in zip(times, lists[0], strict=True)]).median,
+        }
+        for times in lists
+    ]
 
 
 def _gpu_times(loss: Loss, batches: Sequence[tuple[Tensor, Tensor]], seconds: float, quick: bool) -> dict[str, Times]:

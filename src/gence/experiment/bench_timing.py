@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 
 import torch
 
+_CYCLES_PER_SECOND = 2e9  # of a GPU, at most
 FLUSH_BYTES = 256 << 20  # several times the largest L2 cache
 
 
@@ -50,11 +51,17 @@ def time_on_gpu(
     cold: bool,
     prepare: Callable[[int], object] = _nothing,
 ) -> Times:
-    """Device events around ``work(i)``; ``prepare(i)`` and the flush of a cold cache are outside of them."""
+    """Device events around ``work(i)``; ``prepare(i)`` and the flush of a cold cache are outside of them.
+
+    The device is kept busy before, for longer than the host takes to enqueue the work: so it is the device's time that
+    is measured, with none of the host's in between. What the host costs is in ``time_on_wall``.
+    """
     flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda") if cold else None
+    head_start = 0
 
     def once(i: int) -> tuple[torch.cuda.Event, torch.cuda.Event]:
         prepare(i)
+        torch.cuda._sleep(head_start)  # type: ignore[no-untyped-call]
         if flush is not None:
             flush.zero_()
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
@@ -68,8 +75,10 @@ def time_on_gpu(
     torch.cuda.synchronize()
     began = time.perf_counter()
     once(3)
+    enqueued = time.perf_counter() - began
     torch.cuda.synchronize()
-    repeats = max(8, min(200, int(seconds / (time.perf_counter() - began))))
+    head_start = int(2 * enqueued * _CYCLES_PER_SECOND)
+    repeats = max(8, min(200, int(seconds / (time.perf_counter() - began + 2 * enqueued))))
     pairs = [once(i) for i in range(repeats)]
     torch.cuda.synchronize()
     return summarise([start.elapsed_time(stop) for start, stop in pairs])
@@ -105,9 +114,11 @@ def copy_bandwidth(device: torch.device, size: int = 1 << 30) -> float:
     return 2 * size / (times.median / 1e3)
 
 
-def time_once(work: Callable[[int], object], inner: int) -> float:
-    """Milliseconds of one call of ``work``, from ``inner`` calls in a row, on a CPU."""
+def time_once(work: Callable[[int], object], inner: int, synchronise: bool = False) -> float:
+    """Milliseconds of one call of ``work``, from ``inner`` calls in a row."""
     began = time.perf_counter()
     for i in range(inner):
         work(i)
+    if synchronise:
+        torch.cuda.synchronize()
     return (time.perf_counter() - began) / inner * 1e3
