@@ -53,7 +53,7 @@ def plan_of(logits: Tensor, index: Tensor, ignore_index: int, reduction: str) ->
 
 
 class _Kernel:
-    """A kernel of a plan, called with its tensors (None for those it does not need).
+    """A kernel of a plan; None stands for the tensors that it does not need.
 
     The first call goes through Triton, later ones to the launcher that it made, with pointers: so neither hooks that
     nobody has set nor the kind of each pointer's memory are asked for.
@@ -77,12 +77,6 @@ class _Kernel:
         self.public: Any = None
         self.handles: tuple[Any, ...] = ()
 
-    def __call__(self, *tensors: Tensor | None) -> None:
-        if self.public is None:
-            self._first_launch(tensors)
-            return
-        self.direct(*[None if tensor is None else tensor.data_ptr() for tensor in tensors])
-
     def direct(self, *pointers: int | None) -> None:
         """A later launch, with the addresses of the tensors."""
         enter, leave = _hooks.launch_enter_hook, _hooks.launch_exit_hook
@@ -92,7 +86,8 @@ class _Kernel:
             stream = torch._C._cuda_getCurrentRawStream(self.device)
             self.run(*self.grid, stream, *self.handles, *pointers, *self.behind)
 
-    def _first_launch(self, tensors: tuple[Tensor | None, ...]) -> None:
+    def first(self, *tensors: Tensor | None) -> None:
+        """The first launch, and in the interpreter every one; afterwards ``public`` is set."""
         compiled = launch(self.function, self.grid[0], self.warps, self.key, (*tensors, *self.behind))
         if compiled is None:  # from the interpreter
             return
@@ -144,7 +139,12 @@ class _TinyLoss(torch.autograd.Function):
         loss = plan.empty((), (), plan.loss_dtype)
         # In float32 also for half types, so that the product with the upstream gradient is rounded once.
         grad = plan.empty(plan.shape, plan.strides, torch.float32)
-        plan.kernel(logits, index, None, None, None, None, None, loss, grad)
+        kernel = plan.kernel
+        if kernel.public is None:
+            kernel.first(logits, index, None, None, None, None, None, loss, grad)
+        else:
+            labels, to = index.data_ptr(), grad.data_ptr()
+            kernel.direct(logits.data_ptr(), labels, None, None, None, None, None, loss.data_ptr(), to)
         ctx.save_for_backward(logits, grad, index)
         ctx.plan = plan
         return loss
@@ -184,7 +184,7 @@ class _RowsLoss(torch.autograd.Function):
         kernel = plan.forward
         if kernel.public is None:
             sums, stats, classes = plan.parts(buffer)
-            kernel(logits, index, None, None, None, sums, stats, classes, loss)
+            kernel.first(logits, index, None, None, None, sums, stats, classes, loss)
         else:
             at = buffer.data_ptr()
             stats_at, classes_at = at + plan.stats_byte, at + plan.classes_byte
@@ -204,7 +204,7 @@ class _RowsLoss(torch.autograd.Function):
         kernel = plan.backward
         if kernel.public is None:
             _, stats, classes = plan.parts(buffer)
-            kernel(logits, index, None, None, None, classes, stats, upstream, grad)
+            kernel.first(logits, index, None, None, None, classes, stats, upstream, grad)
         else:
             at = buffer.data_ptr()
             stats_at, classes_at = at + plan.stats_byte, at + plan.classes_byte
