@@ -49,12 +49,11 @@ LONG = [
     {"long_columns": 0},  # the streamed backward pass
     *({"long_part": part, "long_warps": warps} for part, warps in ((2048, 4), (4096, 16))),
     {"shift_rows": False},
-    {"stream_registers": 80, "stream_per_sm": 3, "stages": 1},
-    {"stages": 1},
-    {"stages": 2},
+    {"stream_registers": 80, "stream_per_sm": 3},
+    {"staged_bytes": 0},
     {"piece_bytes": 64 << 10},
 ]
-WORDS = [{"long_columns": 0}, {"stages": 2}, {"stages": 1}]
+WORDS = [{"long_columns": 0}, {"staged_bytes": 0}]
 TINY = [{}, {"tiny_warps": 8}, {"tiny_warps": 32}, {"tiny_lane": 4}, {"tiny_lane": 16}]
 SHAPES: dict[str, tuple[int, int, torch.dtype, list[dict[str, Any]]]] = {
     "ten": (100, 10, torch.float32, TINY),

@@ -215,13 +215,14 @@ class _Sweep:
         parts = stats
         if self.pieces > 1:
             parts = torch.empty(4 * n * self.pieces, dtype=torch.float32, device=values.device)
+        stages = tune.stages if K * values.element_size() >= tune.staged_bytes else 1
         sizes = (K, padded, plan["ALIGN"], plan["PHASES"], plan["CHUNK"])
-        static = (*sizes, self.pieces, tune.unroll, plan["C"], mode, ignore, weighted, smooth, count, tune.stages)
+        static = (*sizes, self.pieces, tune.unroll, plan["C"], mode, ignore, weighted, smooth, count, stages)
         key = problem_key(problem, values, static)
         args = (values, *targets[:4], sums, stats, parts, n, values.stride(0), targets[4], counters_at, targets[5])
         programs = multiprocessors(values.device) * tune.stream_per_sm
         launch(stream_forward.stream_rows, programs, tune.stream_warps, key, (*args, *static), tune.stream_registers)
-        static = (*sizes, plan["R"], plan["C"], self.partial, tune.stages)
+        static = (*sizes, plan["R"], plan["C"], self.partial, stages)
         key = problem_key(None, values, static)
         args = (values, sums, stats, n, values.stride(0), counters_at)
         launch(stream_forward.stream_columns, programs, tune.stream_warps, key, (*args, *static), tune.stream_registers)

@@ -40,6 +40,7 @@ class Tuning:
         tile_columns: columns of a tile; 0 means one 16-byte vector for each thread.
         piece_bytes: logits in an item of a first look.
         stages: steps of a look that are loaded ahead, through shared memory (stream, forward); 1 means none.
+        staged_bytes: shortest rows for which that pays; of shorter ones nothing is loaded ahead.
         backward_stages: the same for the backward pass.
         shift_rows: whether rows of ragged alignment are taken in phases so that loads are whole vectors.
         finalise_columns: classes in a block of the last step.
@@ -72,6 +73,7 @@ class Tuning:
     tile_columns: int = 0
     piece_bytes: int = 256 << 10
     stages: int = 3
+    staged_bytes: int = 128 << 10
     backward_stages: int = 3
     shift_rows: bool = True
     finalise_columns: int = 256
