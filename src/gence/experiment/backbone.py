@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 RunBackbone = Callable[[nn.Module, Tensor], Tensor]
 """``backbone, images -> features``."""
@@ -15,6 +17,41 @@ def run_backbone(backbone: nn.Module, images: Tensor) -> Tensor:
     """The plain call."""
     features: Tensor = backbone(images)
     return features
+
+
+def run_backbone_in_half(backbone: nn.Module, images: Tensor) -> Tensor:
+    """The plain call under autocast, with all convolutions' weights rounded together.
+
+    Autocast rounds them one by one, and so it does with their gradients: a hundred launches in each step of a ResNet-50.
+    """
+    place = images.device.type
+    if not torch.is_autocast_enabled(place):
+        return run_backbone(backbone, images)
+    weights = {name: p for name, p in backbone.named_parameters() if p.dim() == 4 and p.dtype == torch.float32}
+    if not weights:
+        return run_backbone(backbone, images)
+    rounded = _RoundAll.apply(torch.get_autocast_dtype(place), *weights.values())
+    features: Tensor = torch.func.functional_call(backbone, dict(zip(weights, rounded, strict=True)), (images,))
+    return features
+
+
+class _RoundAll(torch.autograd.Function):
+    """Tensors in another type, and their gradients in float32, by few launches."""
+
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, *values: Tensor) -> tuple[Tensor, ...]:
+        return _converted(values, dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *_converted(grads, torch.float32)
+
+
+def _converted(values: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
+    results = [torch.empty_like(value, dtype=dtype) for value in values]
+    torch._foreach_copy_(results, list(values))
+    return tuple(results)
 
 
 def compiled_backbone() -> RunBackbone:

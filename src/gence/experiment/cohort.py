@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gence.experiment.backbone import compiled_backbone, run_backbone
+from gence.experiment.backbone import compiled_backbone, run_backbone_in_half
 from gence.experiment.checkpoint import CohortCheckpoint, save_model
 from gence.experiment.contrastive import ContrastiveTrainee
 from gence.experiment.device import resolve_device
@@ -123,7 +123,7 @@ class Cohort:
         problems: dict[int, Problem] = {}
         feeds: dict[tuple[Any, ...], EpochFeed] = {}
         untrained: dict[tuple[Any, ...], ImageClassifier] = {}
-        forward = compiled_backbone() if compile and device.type == "cuda" else run_backbone
+        forward = compiled_backbone() if compile and device.type == "cuda" else run_backbone_in_half
         self.trainees: list[Trainee] = []
         for spec in specs:
             views = 2 if loss_info(spec.loss.name).takes == "embeddings" else 1

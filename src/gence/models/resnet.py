@@ -1,12 +1,16 @@
-"""ResNet-18 and ResNet-50: torchvision's blocks behind an explicit stem."""
+"""ResNet-18 and ResNet-50: torchvision's layers behind an explicit stem."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 
-from torch import nn
+from torch import Tensor, nn
 
 from gence.models.classifier import Backbone
+from gence.models.fused_layers import ResidualBlock
+from gence.models.fused_norm import norm_relu, norm_relu_for_two
+
+_STAGES = ("layer1", "layer2", "layer3", "layer4")
 
 
 def resnet18(*, in_channels: int, image_size: int, stem: str) -> Backbone:
@@ -35,14 +39,37 @@ def _resnet(name: str, in_channels: int, image_size: int, stem: str) -> Backbone
     layers["relu"] = network.relu
     if stem == "imagenet":
         layers["maxpool"] = network.maxpool
-    for stage in ("layer1", "layer2", "layer3", "layer4"):
-        layers[stage] = getattr(network, stage)
+    for stage in _STAGES:
+        blocks = list(getattr(network, stage))
+        layers[stage] = nn.Sequential(
+            *(ResidualBlock(block, feeds_block=stage != "layer4" or block is not blocks[-1]) for block in blocks)
+        )
     layers["avgpool"] = network.avgpool
     layers["flatten"] = nn.Flatten()
     last_norm = "bn3" if name == "resnet50" else "bn2"
     scales = tuple(
-        block.get_parameter(f"{last_norm}.weight")
-        for stage in ("layer1", "layer2", "layer3", "layer4")
-        for block in layers[stage].children()
+        block.get_parameter(f"{last_norm}.weight") for stage in _STAGES for block in layers[stage].children()
     )
-    return Backbone(nn.Sequential(layers), network.fc.in_features, scales)
+    return Backbone(_ResNet(layers), network.fc.in_features, scales)
+
+
+class _ResNet(nn.Sequential):
+    """The layers in their order; the stem's BatchNorm and ReLU are one operation."""
+
+    conv1: nn.Module
+    bn1: nn.Module
+    relu: nn.Module
+    avgpool: nn.Module
+    flatten: nn.Module
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return features (n, d) of images (n, C, H, W)."""
+        x = self.conv1(input)
+        if "maxpool" in self._modules:
+            x = self.get_submodule("maxpool")(norm_relu(self.bn1, self.relu, x))
+        else:
+            x = norm_relu_for_two(self.bn1, self.relu, x)
+        for stage in _STAGES:
+            x = self.get_submodule(stage)(x)
+        features: Tensor = self.flatten(self.avgpool(x))
+        return features

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from torch import nn
 
 from gence.models.classifier import Backbone
+from gence.models.fused_layers import FusedSequential
 
 # Configuration E of the VGG paper: the channels of each convolution, stage by stage; a max-pool ends each stage.
 _STAGES = ((64, 64), (128, 128), (256, 256, 256, 256), (512, 512, 512, 512), (512, 512, 512, 512))
@@ -35,5 +36,5 @@ def vgg19(*, in_channels: int, image_size: int, stem: str) -> Backbone:
             layers.append(nn.ReLU(inplace=True))
             channels = out_channels
         layers.append(nn.MaxPool2d(2))
-    parts = OrderedDict(convolutions=nn.Sequential(*layers), avgpool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten())
+    parts = OrderedDict(convolutions=FusedSequential(*layers), avgpool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten())
     return Backbone(nn.Sequential(parts), channels)

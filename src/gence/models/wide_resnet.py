@@ -8,6 +8,8 @@ import torch
 from torch import nn
 
 from gence.models.classifier import Backbone
+from gence.models.fused_layers import FusedSequential
+from gence.models.fused_norm import norm_relu
 
 
 class _PreActivationBlock(nn.Module):
@@ -26,9 +28,9 @@ class _PreActivationBlock(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        activated = self.relu(self.bn1(x))
+        activated = norm_relu(self.bn1, self.relu, x)
         shortcut = self.shortcut(activated if self.changes_shape else x)
-        branch = self.conv2(self.relu(self.bn2(self.conv1(activated))))
+        branch = self.conv2(norm_relu(self.bn2, self.relu, self.conv1(activated)))
         total: torch.Tensor = branch + shortcut
         return total
 
@@ -54,4 +56,4 @@ def wrn16_8(*, in_channels: int, image_size: int, stem: str) -> Backbone:  # noq
     layers["relu"] = nn.ReLU(inplace=True)
     layers["avgpool"] = nn.AdaptiveAvgPool2d(1)
     layers["flatten"] = nn.Flatten()
-    return Backbone(nn.Sequential(layers), channels, tuple(block.conv2.weight for block in blocks))
+    return Backbone(FusedSequential(layers), channels, tuple(block.conv2.weight for block in blocks))
