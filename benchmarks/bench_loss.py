@@ -30,7 +30,7 @@ def main() -> None:
         print_table(record)
     if options.step:
         for row in bench_step(device=options.device, out=step_out, pairs=20 if options.quick else 60)["rows"]:
-            low, high = row["interval_percent"]
+            low, high = row["low_percent"], row["high_percent"]
             print(
                 f"{row['model']:10} {row['way']:6} CE {row['ce_ms']['median']:.3f} ms, "
                 f"GenCE {row['gence_ms']['median']:.3f} ms, "

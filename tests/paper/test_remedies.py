@@ -104,7 +104,7 @@ def test_shared_cells_are_found_and_not_trained_again() -> None:
     batch = load_exhibit("batch_size").selected(["cifar10-2000-resnet50-b200"])[0]
     assert run_of("batch-200", "cifar10-resnet50-paper") == batch.specs(by_name["gence"])[0]
     specs = remedies().specs(rows=["cifar100-vgg19-*"])
-    assert len(specs) - len(Store(default_results()).missing(specs)) >= 15  # cells that Table 1 shares
+    assert len(specs) - len(Store(default_results()).missing(specs)) >= 14  # cells that Table 1 shares
 
 
 def test_the_order_is_row_by_row_and_seed_by_seed(tmp_path) -> None:

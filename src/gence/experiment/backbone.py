@@ -22,7 +22,7 @@ def run_backbone(backbone: nn.Module, images: Tensor) -> Tensor:
 def run_backbone_in_half(backbone: nn.Module, images: Tensor) -> Tensor:
     """The plain call under autocast, with all convolutions' weights rounded together.
 
-    Autocast rounds them one by one, and so it does with their gradients: a hundred launches in each step of a ResNet-50.
+    Autocast rounds them one by one, and so it does with their gradients: a hundred launches a step of a ResNet-50.
     """
     place = images.device.type
     if not torch.is_autocast_enabled(place):
@@ -39,12 +39,12 @@ class _RoundAll(torch.autograd.Function):
     """Tensors in another type, and their gradients in float32, by few launches."""
 
     @staticmethod
-    def forward(ctx: Any, dtype: torch.dtype, *values: Tensor) -> tuple[Tensor, ...]:
+    def forward(_: Any, dtype: torch.dtype, *values: Tensor) -> tuple[Tensor, ...]:
         return _converted(values, dtype)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(_: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         return None, *_converted(grads, torch.float32)
 
 

@@ -125,7 +125,8 @@ def _paired(ce: Step, gence: Step, pairs: int, inner: int, device: torch.device)
         "ce_ms": summarise(of_ce).as_dict(),
         "gence_ms": summarise(of_gence).as_dict(),
         "difference_percent": sum(percent) / len(percent),
-        "interval_percent": [low, high],
+        "low_percent": low,
+        "high_percent": high,
         "pairs": pairs,
     }
 

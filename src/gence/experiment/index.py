@@ -65,7 +65,7 @@ def _row(line: bytes, key: str, store: Store) -> dict[str, Any]:
         "data": spec["data"],
         "model": spec["model"],
         "loss": str(LossSpec(**spec["loss"])),
-        "recipe": _recipe_name(canonical_json(spec["recipe"])),
+        "recipe": recipe_name(canonical_json(spec["recipe"])),
         "seed": spec["seed"],
         "evaluate_on": spec["evaluate_on"],
         "image_size": spec["image_size"],
@@ -88,8 +88,8 @@ def _row(line: bytes, key: str, store: Store) -> dict[str, Any]:
 
 
 @functools.cache
-def _recipe_name(canonical: str) -> str:
-    """Return the name of a recipe, or "custom-" and the beginning of its hash."""
+def recipe_name(canonical: str) -> str:
+    """Return the name of a recipe, given as canonical JSON, or "custom-" and the beginning of its hash."""
     for name, recipe in RECIPES.items():
         if canonical_json(recipe.to_dict()) == canonical:
             return name

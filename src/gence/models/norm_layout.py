@@ -21,14 +21,14 @@ class NormTuning:
     A "vector" is 16 bytes, what a thread loads at once.
 
     Attributes:
-        channels: channels of a tile: 64 of a half type are one line of the caches, and fewer would share lines between
-            programs; more would leave fewer programs side by side, or more partial sums to merge for each.
+        channels: channels of a tile: 64 of a half type are one line of the caches; with 32, two programs share it, and
+            each block of channels has half as many partial sums to merge, which small tensors gain by.
         sums_warps: warps of a program that sums. Many, because each program leaves partial sums behind that the last
             one has to read: large programs keep their number small.
         sums_vectors: vectors that a thread of it keeps in flight, over all tensors, but at least one of each. The
             accumulators are as large as the tile: more would take registers, and so programs side by side.
         sums_per_sm: programs that sum, for each multiprocessor.
-        sums_registers: most registers of a thread that sums: with a few more, one program would fit instead of two.
+        sums_registers: most registers of a thread that sums: what other runs' kernels beside it do not get.
         sums_stages: tiles loaded ahead through shared memory; 1 means none.
         apply_warps: warps of a program that applies.
         apply_vectors: vectors that a thread of it keeps in flight, over all tensors.
@@ -39,14 +39,14 @@ class NormTuning:
         whole_warps: warps of it.
     """
 
-    channels: int = 64
+    channels: int = 32
     sums_warps: int = 16
     sums_vectors: int = 2
-    sums_per_sm: int = 2
+    sums_per_sm: int = 1
     sums_registers: int = 64
     sums_stages: int = 1
     apply_warps: int = 8
-    apply_vectors: int = 4
+    apply_vectors: int = 8
     merge_rows: int = 64
     whole_bytes: int = 1600 * _VECTOR_BYTES
     whole_channels: int = 16
