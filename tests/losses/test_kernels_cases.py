@@ -430,6 +430,19 @@ class TestOnlyOnAGPU:
             for kind in ("ignore", "two_hot"):
                 check_rows_held_by_a_group(kind, dtype, n, K)
 
+    @pytest.mark.parametrize(("n", "K"), [(37, 21841), (40, 50257), (24, 70001), (24, 131072)])
+    @pytest.mark.parametrize("kind", ["index", "two_hot", "probs"])
+    def test_long_rows_of_any_alignment_are_exact_and_repeat(self, n, K, kind):
+        for dtype in (torch.float32, torch.bfloat16):
+            logits, target = make(kind, n, K, dtype)
+            check(logits, target, tolerance=1e-5)
+            torch.use_deterministic_algorithms(True)
+            try:
+                first, second = (run("triton", logits, target) for _ in range(2))
+            finally:
+                torch.use_deterministic_algorithms(False)
+            assert all(map(torch.equal, first, second))
+
     def test_a_class_of_more_rows_than_float32_counts(self):
         n = 1 << 25
         logits = torch.tensor([[1.0, 0.0]], device="cuda").expand(n, 2).contiguous()
