@@ -396,7 +396,7 @@ def test_operator_keeps_its_promises():
     from gence.losses.kernels import operator  # noqa: F401 - registers it
 
     logits, target = make("index", 6, 5, torch.float32)
-    arguments = (None, target, None, None, None, None, None, 0.1, 1, -100, 2, 0.0, torch.float32)
+    arguments = (None, target, None, None, None, None, None, 0.1, 1, -100, 2, 0.0, torch.float32, 0)
     torch.library.opcheck(torch.ops.gence.gen_cross_entropy.default, (logits.requires_grad_(), *arguments))
 
 
@@ -411,6 +411,24 @@ def test_compiled_in_one_graph(regime):
     expected_loss, expected = run("torch", logits, target, anchor=0.1)
     torch.testing.assert_close(loss.detach(), expected_loss)
     torch.testing.assert_close(torch.autograd.grad(loss, z)[0], expected)
+
+
+def test_a_compiled_graph_says_what_its_buffers_were_made_for():
+    """So that one from the compiler's cache on disk never meets buffers of another size."""
+    from gence.losses.kernels import tuning
+
+    graphs = []
+
+    def keep(module, _):
+        graphs.append(module.code)
+        return module.forward
+
+    logits, target = make("index", 12, 9, torch.float32)
+    for name in ("tiny", "rows"):
+        torch._dynamo.reset()
+        with tuning.override(**REGIMES[name]), gence.set_backend("triton"):
+            torch.compile(gence.gen_cross_entropy, backend=keep, fullgraph=True)(logits, target)
+    assert graphs[0] != graphs[1]
 
 
 @pytest.mark.gpu

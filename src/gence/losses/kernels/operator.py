@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gence.losses.kernels import implementation
+from gence.losses.kernels import implementation, tuning
 from gence.losses.kernels.layout import class_floats
 from gence.losses.kernels.problem import NONE, Problem
 
@@ -31,6 +31,7 @@ def loss(logits: Tensor, context: Tensor | None, problem: Problem, dtype: torch.
         problem.reduction,
         problem.smoothing,
         dtype,
+        tuning.fingerprint(),
     )[0]
     return value
 
@@ -51,8 +52,14 @@ def _forward(
     reduction: int,
     smoothing: float,
     dtype: torch.dtype,
+    made_for: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The loss, and three buffers for the backward pass."""
+    """The loss, and three buffers for the backward pass.
+
+    ``made_for`` says which version and tunables decide on the buffers' sizes, and is not used: compilers keep graphs on
+    disk by their operators and arguments, and one that knows other sizes must not be found there.
+    """
+    del made_for
     strength = anchor if tensor_anchor is None else tensor_anchor
     problem = Problem(mode, first, second, share, weight, prior, strength, ignore_index, reduction, smoothing)
     with _on(logits):
@@ -79,8 +86,9 @@ def _forward_fake(
     reduction: int,
     smoothing: float,
     dtype: torch.dtype,
+    made_for: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    del first, second, share, weight, prior, tensor_anchor, anchor, mode, ignore_index, smoothing
+    del first, second, share, weight, prior, tensor_anchor, anchor, mode, ignore_index, smoothing, made_for
     n, K = logits.shape
     value = logits.new_empty((n,) if reduction == NONE else (), dtype=dtype)
     if implementation.is_tiny(logits, context, reduction):
@@ -152,7 +160,7 @@ def _backward_fake(
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    logits, context, *constants, anchor, mode, ignore_index, reduction, smoothing, _ = inputs
+    logits, context, *constants, anchor, mode, ignore_index, reduction, smoothing, _, _ = inputs
     ctx.save_for_backward(logits, context, *output[1:], *constants)
     ctx.settings = (anchor, mode, ignore_index, reduction, smoothing)
     ctx.set_materialize_grads(False)
@@ -163,7 +171,7 @@ def _differentiate(ctx: Any, upstream: Tensor, *_: None) -> tuple[Tensor | None,
     grad, of_context = torch.ops.gence.gen_cross_entropy_backward(
         upstream, *ctx.saved_tensors, *ctx.settings, need_context
     )
-    return grad, of_context if need_context else None, *([None] * 12)
+    return grad, of_context if need_context else None, *([None] * 13)
 
 
 _forward.register_autograd(_differentiate, setup_context=_keep)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
+
+from gence._version import __version__
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +82,13 @@ class Tuning:
     finalise_columns: int = 256
 
 
+def _fingerprint_of(tuning: Tuning) -> int:
+    return zlib.crc32(f"{__version__} {tuning}".encode())
+
+
 _current = Tuning()
 _version = 0
+_fingerprint = _fingerprint_of(_current)
 
 
 def current() -> Tuning:
@@ -104,7 +112,13 @@ def version() -> int:
     return _version
 
 
+def fingerprint() -> int:
+    """The same number wherever this version runs with the same tunables, for what outlives the process."""
+    return _fingerprint
+
+
 def _set(tuning: Tuning) -> None:
-    global _current, _version
+    global _current, _version, _fingerprint
     _current = tuning
     _version += 1
+    _fingerprint = _fingerprint_of(tuning)
