@@ -33,13 +33,12 @@ pytestmark = [
 ]
 
 # Small tiles, so that small tensors have several, and several partial sums to merge.
-SPLIT = {"channels": 16, "sums_warps": 2, "sums_vectors": 1, "apply_warps": 2, "merge_rows": 2, "whole_bytes": 0}
-WHOLE = {"whole_bytes": 1 << 30, "whole_channels": 16, "whole_warps": 2}
+SPLIT = {"channels": 16, "sums_warps": 2, "sums_vectors": 1, "apply_warps": 2, "merge_rows": 2}
 
 
-@pytest.fixture(params=["split", "whole"])
+@pytest.fixture(params=["split", "default"])
 def regime(request: pytest.FixtureRequest) -> Iterator[str]:
-    with norm_layout.override(**(SPLIT if request.param == "split" else WHOLE)):
+    with norm_layout.override(**(SPLIT if request.param == "split" else {})):
         yield request.param
 
 

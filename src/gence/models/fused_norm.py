@@ -8,8 +8,6 @@ modules, and nothing about their state changes.
 from __future__ import annotations
 
 import contextlib
-import functools
-import importlib.metadata
 import os
 import weakref
 from collections.abc import Iterator
@@ -19,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from gence.losses.fused import OLDEST_TRITON
+from gence.losses.fused import HAS_TRITON
 
 Paired = Tensor | tuple[Tensor, Tensor]
 """A tensor, or the same one twice: for two consumers whose gradients the fused backward pass adds by itself.
@@ -95,7 +93,7 @@ def can_fuse(norm: nn.Module, x: Tensor) -> bool:
 
 
 def _can_be_normed(x: Tensor) -> bool:
-    if type(x) is not Tensor or x.dim() != 4 or x.dtype not in _DTYPES or not _has_kernels():
+    if type(x) is not Tensor or x.dim() != 4 or x.dtype not in _DTYPES or not HAS_TRITON:
         return False
     if torch._C._functorch.peek_interpreter_stack() is not None:  # vmap and the like see plain operations
         return False
@@ -132,15 +130,6 @@ def _is_in_rows(x: Tensor) -> bool:
 
 def _starts_whole(values: Tensor) -> bool:
     return values.data_ptr() % 16 == 0
-
-
-@functools.cache
-def _has_kernels() -> bool:
-    try:
-        version = importlib.metadata.version("triton").split(".")[:2]
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return tuple(int(part) for part in version) >= OLDEST_TRITON
 
 
 def _tickets_of(norm: nn.Module, device: torch.device, C: int) -> Tensor:

@@ -4,10 +4,9 @@ With g the gradient behind the ReLU (the sum of both gradients, where the output
 
     dbias = sum g,   dweight = rstd sum g d,   dx = weight rstd (g - dbias / M - d rstd dweight / M),   dskip = g.
 
-Two launches: `gradient_sums` and `gradient_apply`; or `gradient_whole` for small tensors. Behind a plain ReLU the sign
-of y is computed anew from x, which has to be read anyway; so it is with a second normalised input. With a tensor added,
-y itself is read. Whatever was added, g is written: it is the gradient of that, and spares the second launch all that g
-was made of.
+Two launches: `gradient_sums` and `gradient_apply`. Behind a plain ReLU the sign of y is computed anew from x, which has
+to be read anyway; so it is with a second normalised input. With a tensor added, y itself is read. Whatever was added, g
+is written: it is the gradient of that, and spares the second launch all that g was made of.
 """
 # mypy: disable-error-code="misc,no-untyped-def,no-untyped-call,untyped-decorator"
 
@@ -187,7 +186,7 @@ def _input_gradient(g, moved, scale, level, slope):
     return scale[None, :] * g - level[None, :] - slope[None, :] * moved
 
 
-@triton.jit(do_not_specialize=["M", "C", "blocks"])
+@triton.jit(do_not_specialize=["M", "C", "blocks", "splits"])
 def gradient_apply(
     grad,
     x,
@@ -205,84 +204,47 @@ def gradient_apply(
     M,
     C,
     blocks,
+    splits,
     ALIGN: tl.constexpr,
     FULL: tl.constexpr,
     EVEN: tl.constexpr,
     R: tl.constexpr,
     BC: tl.constexpr,
+    STAGES: tl.constexpr,
     MASK: tl.constexpr,
     SECOND: tl.constexpr,
 ):
-    """Gradients of the one or two normalised inputs; one tile a program, the last first, as in the forward pass."""
-    _, ahead, channels, inside = place(blocks, C, BC, FULL)
-    offsets, mask = tile_at(tl.cdiv(M, R) - 1 - ahead, channels, inside, M, C, ALIGN, FULL, EVEN, R)
-    g = tl.load(grad + offsets, mask=mask, other=0.0)
-    loaded = tl.load(x + offsets, mask=mask, other=0.0)
-    if SECOND:
-        loaded2 = tl.load(x2 + offsets, mask=mask, other=0.0)
+    """Gradients of the one or two normalised inputs; the last tiles first, as in the forward pass."""
+    _, split, channels, inside = place(blocks, C, BC, FULL)
+    mean = of_channel(moments, channels, inside, FULL)
     of_bias = of_channel(dbias, channels, inside, FULL)
     of_weight = of_channel(dweight, channels, inside, FULL)
     scale, level, slope = _coefficients(weight, moments, of_weight, of_bias, channels, inside, M, C, ALIGN, FULL)
-    moved = loaded.to(tl.float32) - of_channel(moments, channels, inside, FULL)[None, :]
     move = scale
+    mean2 = mean
+    scale2 = scale
+    level2 = level
+    slope2 = slope
     if MASK == 1:
         move = of_channel(bias, channels, inside, FULL)
-    g = _behind_relu(g, g, g, moved, moved, scale, scale, move, MASK, 1)
-    tl.store(dx + offsets, _input_gradient(g, moved, scale, level, slope).to(dx.dtype.element_ty), mask=mask)
     if SECOND:
-        of_weight = of_channel(dweight2, channels, inside, FULL)
-        scale, level, slope = _coefficients(weight2, moments2, of_weight, of_bias, channels, inside, M, C, ALIGN, FULL)
-        moved = loaded2.to(tl.float32) - of_channel(moments2, channels, inside, FULL)[None, :]
-        tl.store(dx2 + offsets, _input_gradient(g, moved, scale, level, slope).to(dx2.dtype.element_ty), mask=mask)
-
-
-@triton.jit(do_not_specialize=["M", "C", "blocks"])
-def gradient_whole(
-    grad,
-    grad2,
-    y,
-    x,
-    g_out,
-    dx,
-    weight,
-    bias,
-    moments,
-    dweight,
-    dbias,
-    M,
-    C,
-    blocks,
-    ALIGN: tl.constexpr,
-    FULL: tl.constexpr,
-    EVEN: tl.constexpr,
-    R: tl.constexpr,
-    BC: tl.constexpr,
-    MASK: tl.constexpr,
-    GRADS: tl.constexpr,
-    WRITE: tl.constexpr,
-):
-    """`gradient_sums` and `gradient_apply` by one program for each block of channels."""
-    _, _, channels, inside = place(blocks, C, BC, FULL)
-    mean = of_channel(moments, channels, inside, FULL)
-    scale = of_channel(next_row(moments, C, ALIGN), channels, inside, FULL)
-    scale *= of_channel(weight, channels, inside, FULL)
-    move = of_channel(bias, channels, inside, FULL)
-    of_g, of_product, _ = _sum_tiles(
-        grad, grad2, y, x, x, g_out, mean, mean, scale, scale, move, channels, inside, 0, 1, M, C, ALIGN, FULL, EVEN, R,
-        BC, 1, MASK, GRADS, WRITE, False,
-    )  # fmt: skip
-    of_weight = _finish(of_g, of_product, moments, dweight, dbias, channels, inside, C, ALIGN, FULL)
-    scale, level, slope = _coefficients(weight, moments, of_weight, of_g, channels, inside, M, C, ALIGN, FULL)
-    if WRITE:
-        tl.debug_barrier()  # g may have been written by another thread than the one that reads it
+        mean2 = of_channel(moments2, channels, inside, FULL)
+        of_weight2 = of_channel(dweight2, channels, inside, FULL)
+        scale2, level2, slope2 = _coefficients(
+            weight2, moments2, of_weight2, of_bias, channels, inside, M, C, ALIGN, FULL
+        )
     tiles = tl.cdiv(M, R)
-    for ahead in range(tiles):
+    for ahead in tl.range(split, tiles, splits, num_stages=STAGES):
         offsets, mask = tile_at(tiles - 1 - ahead, channels, inside, M, C, ALIGN, FULL, EVEN, R)
-        if WRITE:
-            g = tl.load(g_out + offsets, mask=mask, other=0.0).to(tl.float32)
-        else:
-            g = tl.load(grad + offsets, mask=mask, other=0.0).to(tl.float32)
-        moved = tl.load(x + offsets, mask=mask, other=0.0).to(tl.float32) - mean[None, :]
-        if not WRITE:
-            g = _behind_relu(g, g, g, moved, moved, scale, scale, move, MASK, 1)
+        g = tl.load(grad + offsets, mask=mask, other=0.0)
+        loaded = tl.load(x + offsets, mask=mask, other=0.0)
+        loaded2 = loaded
+        if SECOND:
+            loaded2 = tl.load(x2 + offsets, mask=mask, other=0.0)
+        moved = loaded.to(tl.float32) - mean[None, :]
+        g = _behind_relu(g, g, g, moved, moved, scale, scale, move, MASK, 1)
         tl.store(dx + offsets, _input_gradient(g, moved, scale, level, slope).to(dx.dtype.element_ty), mask=mask)
+        if SECOND:
+            moved = loaded2.to(tl.float32) - mean2[None, :]
+            found = _input_gradient(g, moved, scale2, level2, slope2)
+            tl.store(dx2 + offsets, found.to(dx2.dtype.element_ty), mask=mask)

@@ -2,7 +2,7 @@
 
 x (n, C, H, W) in channels_last is a row-major matrix (M, C). A program has a block of channels and every so many tiles
 of rows. Two launches: `statistics` reads x and leaves mean and 1 / standard deviation, `apply` reads it again and
-writes y; or one launch, `whole`, where a program's column is small enough to be found in the caches the second time.
+writes y.
 
 Partial sums are merged by whichever program of a block of channels comes last, in a fixed order: no floating-point
 atomics, so results repeat. (Had each program of the second launch merged them, a tensor of 64 channels would have made
@@ -205,7 +205,7 @@ def statistics(
         )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["M", "C", "blocks"])
+@triton.jit(do_not_specialize=["M", "C", "blocks", "splits"])
 def apply(
     x,
     y,
@@ -219,25 +219,21 @@ def apply(
     M,
     C,
     blocks,
+    splits,
     ALIGN: tl.constexpr,
     FULL: tl.constexpr,
     EVEN: tl.constexpr,
     R: tl.constexpr,
     BC: tl.constexpr,
+    STAGES: tl.constexpr,
     RELU: tl.constexpr,
     SKIP: tl.constexpr,
 ):
-    """y from x, what is added to it, and the statistics of both; one tile a program.
+    """y from x, what is added to it, and the statistics of both.
 
     The last tiles go first: `statistics` read them last, so they may still be in the L2 cache.
     """
-    _, ahead, channels, inside = place(blocks, C, BC, FULL)
-    offsets, mask = tile_at(tl.cdiv(M, R) - 1 - ahead, channels, inside, M, C, ALIGN, FULL, EVEN, R)
-    # All loads before the first use: what is loaded for a channel must not hold up the tile.
-    loaded = tl.load(x + offsets, mask=mask, other=0.0)
-    added = loaded
-    if SKIP != 0:
-        added = tl.load(skip + offsets, mask=mask, other=0.0)
+    _, split, channels, inside = place(blocks, C, BC, FULL)
     mean = of_channel(moments, channels, inside, FULL)
     scale = of_channel(next_row(moments, C, ALIGN), channels, inside, FULL)
     scale *= of_channel(weight, channels, inside, FULL)
@@ -249,49 +245,12 @@ def apply(
         skip_scale = of_channel(next_row(skip_moments, C, ALIGN), channels, inside, FULL)
         skip_scale *= of_channel(skip_weight, channels, inside, FULL)
         move += of_channel(skip_bias, channels, inside, FULL)
-    out = _output(loaded, added, mean, scale, move, skip_mean, skip_scale, RELU, SKIP)
-    tl.store(y + offsets, out.to(y.dtype.element_ty), mask=mask)
-
-
-@triton.jit(do_not_specialize=["M", "C", "blocks"])
-def whole(
-    x,
-    skip,
-    y,
-    weight,
-    bias,
-    moments,
-    running_mean,
-    running_var,
-    tracked,
-    M,
-    C,
-    blocks,
-    momentum,
-    eps,
-    ALIGN: tl.constexpr,
-    FULL: tl.constexpr,
-    EVEN: tl.constexpr,
-    R: tl.constexpr,
-    BC: tl.constexpr,
-    RELU: tl.constexpr,
-    SKIP: tl.constexpr,
-):
-    """`statistics` and `apply` by one program for each block of channels."""
-    block, _, channels, inside = place(blocks, C, BC, FULL)
-    shift = of_channel(x, channels, inside, FULL)
-    total, squares = _shifted_sums(x, shift, channels, inside, 0, 1, M, C, ALIGN, FULL, EVEN, R, BC, 1)
-    mean, rstd = _finish(
-        total, squares, shift, moments, running_mean, running_var, tracked, block, channels, inside, M, C, momentum, eps
-    )
-    scale = rstd * of_channel(weight, channels, inside, FULL)
-    move = of_channel(bias, channels, inside, FULL)
     tiles = tl.cdiv(M, R)
-    for ahead in range(tiles):
+    for ahead in tl.range(split, tiles, splits, num_stages=STAGES):
         offsets, mask = tile_at(tiles - 1 - ahead, channels, inside, M, C, ALIGN, FULL, EVEN, R)
         loaded = tl.load(x + offsets, mask=mask, other=0.0)
         added = loaded
         if SKIP != 0:
             added = tl.load(skip + offsets, mask=mask, other=0.0)
-        out = _output(loaded, added, mean, scale, move, mean, scale, RELU, SKIP)
+        out = _output(loaded, added, mean, scale, move, skip_mean, skip_scale, RELU, SKIP)
         tl.store(y + offsets, out.to(y.dtype.element_ty), mask=mask)

@@ -18,7 +18,6 @@ from gence.models.norm_layout import (
     current,
     matrix_rows,
     sums_layout,
-    whole_layout,
 )
 
 
@@ -64,20 +63,9 @@ class Input:
 
 def forward(main: Input, skip: Tensor | Input | None, *, relu: bool) -> Tensor:
     """relu(norm(main) + skip), where skip may have to be normalised too; fills in the moments."""
-    x, norm = main.x, main.norm
+    x = main.x
     M, C = matrix_rows(x), x.shape[1]
     y = torch.empty_like(x)
-    layout = None if isinstance(skip, Input) else whole_layout(x, 1)
-    if layout is not None:
-        kind = kernels.NO_SKIP if skip is None else kernels.PLAIN_SKIP
-        _launch(
-            kernels.whole,
-            layout,
-            (x, skip, y, main.weight, main.bias, main.moments, norm.running_mean, norm.running_var, norm.tracked),
-            (M, C, layout.blocks, norm.momentum, norm.eps),
-            (*_tile(layout, M, C), relu, kind),
-        )
-        return y
     _statistics(main)
     if isinstance(skip, Input):
         _statistics(skip)
@@ -91,8 +79,8 @@ def forward(main: Input, skip: Tensor | Input | None, *, relu: bool) -> Tensor:
         kernels.apply,
         layout,
         (x, y, main.weight, main.bias, main.moments, *of_skip),
-        (M, C, layout.blocks),
-        (*_tile(layout, M, C), relu, kind),
+        (M, C, layout.blocks, layout.splits),
+        (*_tile(layout, M, C), current().apply_stages, relu, kind),
     )
     return y
 
@@ -169,19 +157,6 @@ def backward(
         (None,) * 4 if second is None else (second.x, second.weight, second.bias, second.moments)
     )
     tensors = 1 + grads + (y is not None) + has_second
-    layout = None if has_second else whole_layout(x, tensors)
-    if layout is not None:
-        _launch(
-            backward_kernels.gradient_whole,
-            layout,
-            (
-                *(grad, grad2, y, x, found.g, found.x, main.weight, main.bias, main.moments),
-                *(found.weight, found.bias),
-            ),
-            (M, C, layout.blocks),
-            (*_tile(layout, M, C), mask, grads, write),
-        )
-        return found
     layout = sums_layout(x, tensors)
     partials = main.moments.new_empty((layout.splits, 3 if has_second else 2, C))
     _launch(
@@ -204,8 +179,8 @@ def backward(
             *(grad if found.g is None else found.g, x, x2, found.x, found.x2, main.weight, main.bias, main.moments),
             *(found.weight, found.bias, weight2, moments2, found.weight2),
         ),
-        (M, C, layout.blocks),
-        (*_tile(layout, M, C), backward_kernels.NO_MASK if write else mask, has_second),
+        (M, C, layout.blocks, layout.splits),
+        (*_tile(layout, M, C), current().apply_stages, backward_kernels.NO_MASK if write else mask, has_second),
     )
     return found
 

@@ -18,39 +18,36 @@ _VECTOR_BYTES = 16
 class NormTuning:
     """Sizes and counts that change speed, never results beyond rounding.
 
+    The kernels wait for memory most of the time, and other runs' convolutions can compute meanwhile if a multiprocessor
+    has room for both. So a launch has one small program for each, which keeps much in flight through shared memory,
+    and not the many large ones that would be fastest alone.
+
     A "vector" is 16 bytes, what a thread loads at once.
 
     Attributes:
-        channels: channels of a tile: 64 of a half type are one line of the caches; with 32, two programs share it, and
-            each block of channels has half as many partial sums to merge, which small tensors gain by.
-        sums_warps: warps of a program that sums. Many, because each program leaves partial sums behind that the last
-            one has to read: large programs keep their number small.
-        sums_vectors: vectors that a thread of it keeps in flight, over all tensors, but at least one of each. The
-            accumulators are as large as the tile: more would take registers, and so programs side by side.
-        sums_per_sm: programs that sum, for each multiprocessor.
-        sums_registers: most registers of a thread that sums: what other runs' kernels beside it do not get.
-        sums_stages: tiles loaded ahead through shared memory; 1 means none.
+        channels: channels of a tile: 64 of a half type are one line of the caches.
+        per_sm: programs for each multiprocessor.
+        sums_warps: warps of a program that sums.
+        sums_vectors: vectors that a thread of it loads for a tile, over all tensors, but at least one of each. The
+            accumulators are as large as the tile: more would take registers.
+        sums_registers: most registers of a thread that sums.
+        sums_stages: tiles loaded ahead.
         apply_warps: warps of a program that applies.
-        apply_vectors: vectors that a thread of it keeps in flight, over all tensors.
+        apply_vectors: vectors that a thread of it loads for a tile, over all tensors.
+        apply_stages: tiles loaded ahead.
         merge_rows: partial sums of a channel that are read at a time.
-        whole_bytes: a column of 16-byte vectors up to this size is left to one program, which sums and applies in one
-            launch and finds it in its caches the second time.
-        whole_channels: channels of a program that does so.
-        whole_warps: warps of it.
     """
 
-    channels: int = 32
-    sums_warps: int = 16
+    channels: int = 64
+    per_sm: int = 1
+    sums_warps: int = 8
     sums_vectors: int = 2
-    sums_per_sm: int = 1
-    sums_registers: int = 64
-    sums_stages: int = 1
-    apply_warps: int = 8
+    sums_registers: int = 96
+    sums_stages: int = 4
+    apply_warps: int = 4
     apply_vectors: int = 8
+    apply_stages: int = 4
     merge_rows: int = 64
-    whole_bytes: int = 1600 * _VECTOR_BYTES
-    whole_channels: int = 16
-    whole_warps: int = 16
 
 
 _current = NormTuning()
@@ -91,36 +88,27 @@ class Layout(NamedTuple):
 def sums_layout(x: Tensor, tensors: int) -> Layout:
     """For a launch that reads ``tensors`` tensors like x (n, C, H, W) and sums over rows."""
     tune = current()
-    programs = tune.sums_per_sm * multiprocessors(x.device)
-    return _layout(x, tune.channels, tune.sums_warps, max(1, tune.sums_vectors // tensors), programs)
+    return _layout(x, tune.channels, tune.sums_warps, max(1, tune.sums_vectors // tensors), _programs(x))
 
 
 def apply_layout(x: Tensor, tensors: int) -> Layout:
-    """For a launch that reads ``tensors`` tensors like x and writes one or more, element by element; a tile a program.
-
-    One tile, because then the loads of the tile and of what belongs to its channels are all in flight at once; behind a
-    loop's start the tile would wait for the channels.
-    """
+    """For a launch that reads ``tensors`` tensors like x and writes one or more, element by element."""
     tune = current()
-    return _layout(x, tune.channels, tune.apply_warps, max(1, tune.apply_vectors // tensors), None)
+    return _layout(x, tune.channels, tune.apply_warps, max(1, tune.apply_vectors // tensors), _programs(x))
 
 
-def whole_layout(x: Tensor, tensors: int) -> Layout | None:
-    """For one launch that does both, or None where the tensor is too large for that."""
-    tune = current()
-    if matrix_rows(x) * _VECTOR_BYTES > tune.whole_bytes:
-        return None
-    return _layout(x, tune.whole_channels, tune.whole_warps, max(1, tune.sums_vectors // tensors), 1)
+def _programs(x: Tensor) -> int:
+    return current().per_sm * multiprocessors(x.device)
 
 
-def _layout(x: Tensor, most_channels: int, warps: int, vectors: int, programs: int | None) -> Layout:
+def _layout(x: Tensor, most_channels: int, warps: int, vectors: int, programs: int) -> Layout:
     M, C = matrix_rows(x), x.shape[1]
     channels = min(most_channels, power_of_two(C))
     elements = warps * 32 * vectors * (_VECTOR_BYTES // x.element_size())
     # Fewer rows than a tile has are masked: fewer warps would take as long, and be one more thing to compile.
     rows = max(1, elements // channels)
     blocks, tiles = -(-C // channels), -(-M // rows)
-    splits = tiles if programs is None else min(tiles, max(1, programs // blocks))
+    splits = min(tiles, max(1, programs // blocks))
     return Layout(rows, channels, blocks, splits, warps)
 
 
