@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -27,12 +27,22 @@ def run_backbone_in_half(backbone: nn.Module, images: Tensor) -> Tensor:
     place = images.device.type
     if not torch.is_autocast_enabled(place):
         return run_backbone(backbone, images)
-    weights = {name: p for name, p in backbone.named_parameters() if p.dim() == 4 and p.dtype == torch.float32}
+    weights = convolution_weights(backbone)
     if not weights:
         return run_backbone(backbone, images)
     rounded = _RoundAll.apply(torch.get_autocast_dtype(place), *weights.values())
-    features: Tensor = torch.func.functional_call(backbone, dict(zip(weights, rounded, strict=True)), (images,))
+    return run_backbone_with(dict(zip(weights, rounded, strict=True)), backbone, images)
+
+
+def run_backbone_with(weights: Mapping[str, Tensor], backbone: nn.Module, images: Tensor) -> Tensor:
+    """The plain call with some parameters replaced, by their names in the backbone."""
+    features: Tensor = torch.func.functional_call(backbone, dict(weights), (images,))
     return features
+
+
+def convolution_weights(backbone: nn.Module) -> dict[str, nn.Parameter]:
+    """The weights that pay to be rounded together: nearly all that a network has."""
+    return {name: p for name, p in backbone.named_parameters() if p.dim() == 4 and p.dtype == torch.float32}
 
 
 class _RoundAll(torch.autograd.Function):

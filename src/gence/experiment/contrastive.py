@@ -41,7 +41,7 @@ class ContrastiveTrainee(Trainee):
 
     def outputs(self, images: Tensor) -> Tensor:
         """The projected embeddings."""
-        embedded: Tensor = self.projection(self.run_backbone(self.classifier.backbone, images))
+        embedded: Tensor = self.projection(self.features(images))
         return embedded
 
     def finish(self) -> None:

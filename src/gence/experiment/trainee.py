@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gence.experiment.backbone import RunBackbone
+from gence.experiment.backbone import RunBackbone, convolution_weights, run_backbone_in_half, run_backbone_with
 from gence.experiment.feed import EpochFeed
+from gence.experiment.half_sgd import HalfSGD, can_keep_halves
 from gence.experiment.lane import WARMUP_STEPS
 from gence.experiment.loss_spec import check_numbers
 from gence.experiment.problem import Problem
@@ -63,6 +64,7 @@ class Trainee:
         self.epoch_rates = table[:: feed.steps]  # at each epoch's start, for curves
         # A tensor on the GPU, so that a captured step can change it; a number on the CPU, where that is faster.
         self.lr: Tensor | None = torch.tensor(table[0], device=device) if device.type == "cuda" else None
+        self.halves: dict[str, Tensor] = {}
         self.optimizer = self._create_optimizer(self.lr if self.lr is not None else table[0])
         self.anchor_table = self._anchor_table(device)
         # Averaged weights need averaged statistics of BatchNorm: those of the last weights do not fit them.
@@ -105,8 +107,14 @@ class Trainee:
 
     def outputs(self, images: Tensor) -> Tensor:
         """What the loss reads: here the logits."""
-        logits: Tensor = self.classifier.head(self.run_backbone(self.classifier.backbone, images))
+        logits: Tensor = self.classifier.head(self.features(images))
         return logits
+
+    def features(self, images: Tensor) -> Tensor:
+        """What the backbone makes of images."""
+        if self.halves:
+            return run_backbone_with(self.halves, self.classifier.backbone, images)
+        return self.run_backbone(self.classifier.backbone, images)
 
     def finish(self) -> None:
         """Called once after the last step: the averaged weights, if any, become the model's."""
@@ -129,6 +137,7 @@ class Trainee:
         with torch.no_grad():
             for name, value in self.tensors().items():
                 value.copy_(saved[name])
+        self._refresh_halves()
         self.steps_done = int(self.counter)
 
     def _create_model(self) -> nn.Module:
@@ -159,14 +168,32 @@ class Trainee:
             return torch.optim.AdamW(
                 self.trained, lr, weight_decay=recipe.weight_decay, fused=True, capturable=capturable
             )
+        nesterov = recipe.nesterov and recipe.momentum > 0
+        # A compiled backbone rounds its weights by itself.
+        if self.bf16 and self.run_backbone is run_backbone_in_half and can_keep_halves(self.problem.prior.device):
+            weights = {name: p for name, p in convolution_weights(self.classifier.backbone).items() if p.requires_grad}
+            optimizer = HalfSGD(
+                self.trained,
+                list(weights.values()),
+                lr,
+                momentum=recipe.momentum,
+                weight_decay=recipe.weight_decay,
+                nesterov=nesterov,
+            )
+            self.halves = dict(zip(weights, optimizer.halves, strict=True))
+            return optimizer
         return torch.optim.SGD(
             self.trained,
             lr,
             momentum=recipe.momentum,
             weight_decay=recipe.weight_decay,
-            nesterov=recipe.nesterov and recipe.momentum > 0,
+            nesterov=nesterov,
             fused=True,
         )
+
+    def _refresh_halves(self) -> None:
+        if isinstance(self.optimizer, HalfSGD):
+            self.optimizer.refresh()
 
     @torch.no_grad()
     def ensure_optimizer_state(self) -> None:
@@ -188,6 +215,7 @@ class Trainee:
             for buffer in state.values():
                 if isinstance(buffer, Tensor):
                     buffer.zero_()
+        self._refresh_halves()
 
     def _move_average(self) -> None:
         share = self.average_shares.index_select(0, self.counter)[0]

@@ -30,7 +30,7 @@ def _triton_version() -> tuple[int, ...]:
 
 
 # Constants, so that a compiled graph need not ask: torch.compile can trace neither question.
-_TRITON_VERSION = _triton_version()
+HAS_TRITON = _triton_version() >= OLDEST_TRITON
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 # What each call asks torch, looked up once. The public question for the device may first start CUDA, which it has.
@@ -176,7 +176,7 @@ def _why_plain_for(
 
 
 def _why_not_triton(input: Tensor, context: Tensor | None) -> str | None:
-    if _TRITON_VERSION < OLDEST_TRITON:
+    if not HAS_TRITON:
         return f"Triton {'.'.join(map(str, OLDEST_TRITON))} or newer is not installed"
     if not input.is_cuda and not _INTERPRETED:
         return "a CPU tensor needs TRITON_INTERPRET=1 set before Triton is imported"
