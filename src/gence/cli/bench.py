@@ -29,13 +29,13 @@ def register(app: typer.Typer) -> None:
         models: Annotated[str, typer.Option(help="Networks, separated by commas.")] = "vgg19,resnet50",
         data: Annotated[str, typer.Option(help="A source of images.")] = "cifar10",
         n: Annotated[int, typer.Option(help="Size of the training subset.")] = 2000,
-        sizes: Annotated[str, typer.Option(help="Runs side by side, separated by commas.")] = "1,4,8,14",
+        sizes: Annotated[str, typer.Option(help="Runs side by side, separated by commas.")] = "1,8,14,21",
         epochs: Annotated[int, typer.Option(help="Epochs a measurement; the first is not counted.")] = 6,
         recipe: Annotated[str, typer.Option(help="paper, modern or tiny.")] = "paper",
         setting: Annotated[
             list[str] | None, typer.Option("--set", help="A field of the recipe, as batch_size=50; repeatable.")
         ] = None,
-        compile: Annotated[bool, typer.Option("--compile/--no-compile", help="Compile the networks (GPU).")] = True,
+        compile: Annotated[bool, typer.Option("--compile/--no-compile", help="Compile the networks (GPU).")] = False,
         usual: Annotated[
             bool, typer.Option("--usual/--no-usual", help="Also time one run with DataLoader and per-image transforms.")
         ] = True,

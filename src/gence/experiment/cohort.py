@@ -18,7 +18,7 @@ from gence.experiment.contrastive import ContrastiveTrainee
 from gence.experiment.device import resolve_device
 from gence.experiment.evaluate import evaluate
 from gence.experiment.feed import EpochFeed
-from gence.experiment.lane import EagerLane, GraphLane, Lane
+from gence.experiment.lane import EagerLane, GraphLane, Lane, run_in_turns
 from gence.experiment.problem import Problem, ProblemLoader
 from gence.experiment.recipe import FEED_FIELDS
 from gence.experiment.result import RunResult
@@ -158,8 +158,7 @@ class Cohort:
         for epoch in range(start, self.epochs):
             for part in range(self.parts):
                 self._await_batches()
-                for i in range(len(self.lanes)):
-                    self._enqueue(i, part)
+                self._enqueue(part)
                 last = part + 1 == self.parts
                 pending = [self._enqueue_sums(i) for i in range(len(self.lanes))] if last else []
                 if not last:
@@ -231,10 +230,10 @@ class Cohort:
             if isinstance(lane, GraphLane):
                 lane.stream.wait_stream(torch.cuda.current_stream())
 
-    def _enqueue(self, i: int, part: int) -> None:
-        """Enqueue a part of an epoch of run i."""
-        if not self.diverged[i]:
-            self.lanes[i].run(len(self.trainees[i].feed.part(part)))
+    def _enqueue(self, part: int) -> None:
+        """Enqueue a part of an epoch of all runs that have not diverged."""
+        going = [lane for lane, diverged in zip(self.lanes, self.diverged, strict=True) if not diverged]
+        run_in_turns(going, len(self.feeds[0].part(part)))
 
     def _enqueue_sums(self, i: int) -> Tensor:
         """Enqueue the copy of an epoch's sums of run i to the host; the copy is there when the lane is idle."""

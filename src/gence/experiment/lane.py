@@ -6,13 +6,15 @@ so that the small kernels of one run fill the gaps of the others and Python cost
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
 
 WARMUP_STEPS = 3
 """Steps that run before a capture; their effects are undone."""
+STEPS_IN_TURN = 4
+"""Steps of a lane that are enqueued before it is the next lane's turn."""
 
 
 class Lane(Protocol):
@@ -83,3 +85,25 @@ class GraphLane:
     def wait(self) -> None:
         """Block the host until the lane is idle."""
         self.stream.synchronize()
+
+
+def run_in_turns(lanes: Sequence[Lane], steps: int) -> None:
+    """Execute (or enqueue) this many steps of each lane, a few at a time, so that all lanes advance together.
+
+    If one lane's steps were all enqueued before the next lane's, the device's queue would be full of the first lanes'
+    work, and the others would wait at the host. Lanes that also wait for one another now and then are faster still.
+    """
+    for start in range(0, steps, STEPS_IN_TURN):
+        if start:
+            _keep_together(lanes)
+        for lane in lanes:
+            lane.run(min(STEPS_IN_TURN, steps - start))
+
+
+def _keep_together(lanes: Sequence[Lane]) -> None:
+    """Let each lane go on when all have done what is enqueued so far."""
+    streams = [lane.stream for lane in lanes if isinstance(lane, GraphLane)]
+    for stream in streams[1:]:
+        streams[0].wait_stream(stream)
+    for stream in streams[1:]:
+        stream.wait_stream(streams[0])
