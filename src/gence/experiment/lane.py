@@ -13,7 +13,7 @@ import torch
 
 WARMUP_STEPS = 3
 """Steps that run before a capture; their effects are undone."""
-STEPS_IN_TURN = 4
+STEPS_IN_TURN = 1
 """Steps of a lane that are enqueued before it is the next lane's turn."""
 
 

@@ -42,7 +42,7 @@ class NormTuning:
     per_sm: int = 1
     sums_warps: int = 8
     sums_vectors: int = 2
-    sums_registers: int = 96
+    sums_registers: int = 64
     sums_stages: int = 4
     apply_warps: int = 4
     apply_vectors: int = 8
