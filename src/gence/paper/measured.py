@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from gence.experiment.index import recipe_name
-from gence.experiment.recipe import RECIPES
-from gence.experiment.spec import canonical_json
 from gence.experiment.store import Store
 from gence.metrics import summarize
 from gence.paper.exhibit import DATA_TITLES, MODEL_TITLES
-from gence.paper.open_choices import CANDIDATES
 
 LEAST_SEEDS = 3
 _CELL = ["data", "subset.n", "model", "recipe", "loss"]
@@ -18,15 +14,11 @@ _SHOWN = {"accuracy": "accuracy, %", "ece": "ECE, %", "offset/accuracy": "accura
 
 
 def measured_table(store: Store) -> str:
-    """Return a Markdown table of all cells on the test set with at least three seeds.
-
-    Recipes are those with a name, and the candidates for what the paper's leaves open.
-    """
+    """Return a Markdown table of all cells on the test set with at least three seeds, under a recipe with a name."""
     frame = store.frame()
     if frame.empty:
         return "Nothing is measured yet.\n"
-    frame = frame[frame["evaluate_on"] == "test"].replace({"recipe": _candidate_names()})
-    frame = frame[~frame["recipe"].str.startswith("custom")]
+    frame = frame[(frame["evaluate_on"] == "test") & ~frame["recipe"].str.startswith("custom")]
     head = ["data", "N", "network", "recipe", "loss", "seeds", *_SHOWN.values(), "diverged"]
     cells = [runs for _, runs in frame.groupby(_CELL, dropna=False) if len(runs) >= LEAST_SEEDS]
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * 6 + " ---: |" * (len(head) - 6)]
@@ -36,11 +28,6 @@ def measured_table(store: Store) -> str:
         f"\n\nMean ± sample standard deviation over seeds; {runs_and_devices}. The offset is `marginal_offset`, "
         "fitted on the training logits.\n"
     )
-
-
-def _candidate_names() -> dict[str, str]:
-    others = {name: recipe for name, recipe in CANDIDATES.items() if recipe not in RECIPES.values()}
-    return {recipe_name(canonical_json(recipe.to_dict())): name for name, recipe in others.items()}
 
 
 def _line(runs: pd.DataFrame) -> str:
