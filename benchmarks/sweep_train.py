@@ -1,100 +1,166 @@
-"""Time ways of compiling the training step on a GPU, or of not compiling it, side by side in one call.
+"""Time other ways of training a cohort on a GPU, side by side in one call.
 
-    python benchmarks/sweep_train.py --model resnet50 --runs 8 14 --out results/bench/sweep-train.json
+    python benchmarks/sweep_train.py --out results/bench/sweep-train.json
+    python benchmarks/sweep_train.py --settings '[{}, {"norm": {"per_sm": 2}}, {"model": "vgg19", "runs": 16}]'
 
-Every setting trains the same cohorts in a process of its own. First all of them compile at once, which fills the
-compiler's cache and is not timed; then they train one after another, and the median epoch is taken.
+Each setting trains a cohort for a few epochs, and the median epoch is taken without the first. Kernels are compiled
+before, for all settings at a time in several processes. Machines differ by more than some settings do: compare within a
+call, and repeat the first setting at the end.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
+from torch import Tensor, nn
 
-from gence.experiment import bench_train, cohort
+from gence.experiment import bench_train, cohort, lane, trainee
 from gence.experiment.backbone import RunBackbone, run_backbone
-from gence.models.fused_norm import plain_norms
+from gence.models import fused_layers, norm_layout, resnet
+from gence.models.fused_norm import Paired, plain_norms
 
-SETTINGS: dict[str, dict[str, Any]] = {
-    "default": {},
-    "eager": {"eager": True},
-    "eager, plain norms": {"eager": True, "plain": True},
-    "eager, searched": {"eager": True, "search": True},
-    "searched": {"search": True},
-    "combined": {"combo_kernels": True},
-    "tuned blocks": {"coordinate_descent_tuning": True},
-    "1x1 as product": {"conv_1x1_as_mm": True},
-    "autotuned": {"max_autotune": True, "conv_1x1_as_mm": True, "combo_kernels": True},
-}
-"""Options of torch.compile's backend by name; three are ours.
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"products": True},
+    {"search": True},
+    {"plain": True},
+    {"halves": False},
+    {"steps_in_turn": 4},
+    {"together": False},
+    {"no_norms": True},
+    {"runs": 3},
+    {"runs": 5},
+    {"runs": 21},
+    {"n": 8000},
+    {"norm": {"per_sm": 2}},
+    {"model": "vgg19", "runs": 16},
+    {"model": "vgg19", "runs": 16, "halves": False},
+    {"model": "vgg19", "runs": 16, "steps_in_turn": 4},
+    {},
+]
+"""What is different from the default.
 
-``eager``: nothing is compiled, and the norms are the fused ones; ``plain``: those of PyTorch; ``search``: cuDNN times
-its algorithms for each convolution.
+``model``, ``runs``, ``n``: the cohort. ``norm``: tunables of the fused norms. ``products``: 1x1 convolutions as
+products of matrices; ``search``: cuDNN times its algorithms for each convolution; ``plain``: PyTorch's norms;
+``no_norms``: none, which trains nothing and tells the convolutions' share. ``halves``: whether copies of weights are
+kept. ``steps_in_turn``, ``together``: how lanes take turns. ``compile``: options of torch.compile's backend.
 """
+RUNS = 14
 
 
-def measure(name: str, models: list[str], runs: list[int], epochs: int) -> dict[str, Any]:
-    """Train cohorts under a setting and return what a step costs in each."""
-    options = dict(SETTINGS[name])
-    eager, plain = options.pop("eager", False), options.pop("plain", False)
-    torch.backends.cudnn.benchmark = options.pop("search", False)
+def measure(setting: dict[str, Any], epochs: int, runs: int | None = None) -> dict[str, Any]:
+    """Train a cohort under a setting and return what a step costs."""
+    names = [setting.get("model", "resnet50")]
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(norm_layout.override(**setting.get("norm", {})))
+        stack.enter_context(patch.object(lane, "STEPS_IN_TURN", setting.get("steps_in_turn", lane.STEPS_IN_TURN)))
+        stack.enter_context(patch.object(torch.backends.cudnn, "benchmark", setting.get("search", False)))
+        if not setting.get("together", True):
+            stack.enter_context(patch.object(lane, "_keep_together", lambda _: None))
+        if not setting.get("halves", True):
+            stack.enter_context(patch.object(trainee, "can_keep_halves", lambda _: False))
+        if setting.get("plain"):
+            stack.enter_context(plain_norms())
+        if setting.get("no_norms"):
+            stack.enter_context(_without_norms())
+        if setting.get("products"):
+            stack.enter_context(patch.object(nn.Conv2d, "forward", _convolve))
+        if "compile" in setting:
+            stack.enter_context(patch.object(cohort, "compiled_backbone", lambda: _compiled(setting["compile"])))
+        record = bench_train.bench_train(
+            names,
+            data="cifar10",
+            n=setting.get("n", 2000),
+            cohort_sizes=[runs or setting.get("runs", RUNS)],
+            epochs=epochs,
+            compile="compile" in setting,
+            usual=False,
+        )
+    gc.collect()
+    torch.cuda.empty_cache()
+    return {"environment": record["environment"], "row": {"setting": json.dumps(setting), **record["rows"][0]}}
 
-    def compiled() -> RunBackbone:
-        torch._dynamo.config.inline_inbuilt_nn_modules = True
-        made: RunBackbone = torch.compile(run_backbone, dynamic=False, options=options)
-        return made
 
-    cohort.compiled_backbone = compiled
-    with plain_norms() if plain else contextlib.nullcontext():
-        record = bench_train.bench_train(models, cohort_sizes=runs, epochs=epochs, compile=not eager, usual=False)
-    return {"environment": record["environment"], "rows": [{"setting": name, **row} for row in record["rows"]]}
+def _compiled(options: dict[str, Any]) -> RunBackbone:
+    torch._dynamo.config.inline_inbuilt_nn_modules = True
+    made: RunBackbone = torch.compile(run_backbone, dynamic=False, options=options)
+    return made
+
+
+@contextlib.contextmanager
+def _without_norms() -> Iterator[None]:
+    def add(_norm: Any, _relu: Any, x: Tensor, _skip: Tensor, _skip_norm: Any, *, pair: bool) -> Paired:
+        return (x, x) if pair else x
+
+    with (
+        patch.object(fused_layers, "norm_relu", lambda _norm, _relu, x: x),
+        patch.object(fused_layers, "norm_add_relu", add),
+        patch.object(resnet, "norm_relu_for_two", lambda _norm, _relu, x: (x, x)),
+        # What comes out is no number, and a run that has diverged is not trained on.
+        patch.object(cohort.Cohort, "_collect", _collect),
+    ):
+        yield
+
+
+def _collect(self: cohort.Cohort, pending: list[Tensor]) -> None:
+    for sums, host in zip(self.sums, pending, strict=True):
+        sums.append(host.double())
+
+
+_plain_convolution = nn.Conv2d.forward
+
+
+def _convolve(self: nn.Conv2d, input: Tensor) -> Tensor:
+    usual = self.kernel_size == (1, 1) and self.stride == (1, 1) and self.padding == (0, 0) and self.groups == 1
+    if not usual or not input.is_contiguous(memory_format=torch.channels_last):
+        return _plain_convolution(self, input)
+    rows = nn.functional.linear(input.permute(0, 2, 3, 1), self.weight.flatten(1), self.bias)
+    return rows.permute(0, 3, 1, 2)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", nargs="+", default=["resnet50"])
-    parser.add_argument(
-        "--runs", type=int, nargs="+", default=[8], help="runs in the cohort; several are several cohorts"
-    )
-    parser.add_argument("--epochs", type=int, default=6, help="the first is not counted")
-    parser.add_argument("--settings", nargs="*", default=list(SETTINGS), choices=list(SETTINGS))
+    parser.add_argument("--settings", type=json.loads, default=SETTINGS, help="JSON: a list of what is different")
+    parser.add_argument("--epochs", type=int, default=5, help="the first is not counted")
+    parser.add_argument("--processes", type=int, default=6, help="that compile at a time")
+    parser.add_argument("--compile-only", action="store_true", help="compile for these settings and end")
     parser.add_argument("--out", type=Path, default=None, help="JSON file for all measurements")
-    parser.add_argument("--one", action="store_true", help="measure the only setting given, in this process")
     options = parser.parse_args()
-    if options.one:
-        print(json.dumps(measure(options.settings[0], options.model, options.runs, options.epochs)))
+    if options.compile_only:
+        for setting in options.settings:
+            measure(setting, epochs=2, runs=1)
         return
-    warming = [_start(name, options.model, [1], 2) for name in options.settings]
-    for process in warming:
-        process.communicate()
+    compile_all(options.settings, options.processes)
     record: dict[str, Any] = {"bench": "sweep-train", "rows": []}
-    for name in options.settings:
-        process = _start(name, options.model, options.runs, options.epochs)
-        printed, wrong = process.communicate()
-        if process.returncode:
-            print(f"{name}: failed: {wrong.strip().splitlines()[-1]}", flush=True)
-            continue
-        found = json.loads(printed.splitlines()[-1])
+    for setting in options.settings:
+        found = measure(setting, options.epochs)
+        row = found["row"]
         record["environment"] = found["environment"]
-        record["rows"] += found["rows"]
-        for row in found["rows"]:
-            cost = f"{row['ms_per_step_and_run']:7.3f} ms a step and run"
-            print(f"{name:20} {row['model']:10} {row['runs']:3} runs {cost}", flush=True)
+        record["rows"].append(row)
+        cost = f"{row['ms_per_step_and_run']:7.3f} ms [{row['fastest']:.3f}, {row['slowest']:.3f}]"
+        print(f"{cost} {row['model']:9} {row['runs']:3} runs {row['setting']}", flush=True)
         if options.out:
             options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
-def _start(name: str, models: list[str], runs: list[int], epochs: int) -> subprocess.Popen[str]:
-    command = [sys.executable, __file__, "--one", "--settings", name, "--epochs", str(epochs), "--model", *models]
-    command += ["--runs", *map(str, runs)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def compile_all(settings: list[dict[str, Any]], processes: int) -> None:
+    """Fill the compilers' caches."""
+    command = [sys.executable, __file__, "--compile-only", "--settings"]
+    started = [
+        subprocess.Popen([*command, json.dumps(settings[i::processes])]) for i in range(min(processes, len(settings)))
+    ]
+    for process in started:
+        process.wait()
 
 
 if __name__ == "__main__":
