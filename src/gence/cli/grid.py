@@ -26,7 +26,7 @@ _Engine = Annotated[str, typer.Option(help="local, gpus (a process a GPU) or ray
 _Workers = Annotated[int | None, typer.Option(help="Processes of the engine gpus.")]
 _CohortSize = Annotated[str, typer.Option(help="Most runs to train side by side, or auto.")]
 _Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
-_Compile = Annotated[bool, typer.Option("--compile", help="Compile the network (GPU); only timm models gain.")]
+_Compile = Annotated[bool, typer.Option("--compile", help="Compile the network (GPU): for those without fused norms.")]
 _Predictions = Annotated[bool, typer.Option("--predictions/--no-predictions", help="Keep compact predictions.")]
 _RecipeName = Annotated[str | None, typer.Option("--recipe", help="Another recipe than the paper's, for exhibits.")]
 
