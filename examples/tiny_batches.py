@@ -50,7 +50,7 @@ def train(data: tuple[Tensor, ...], name: str, batch: int, seed: int, steps: int
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--record", help="a file for the accuracies, such as results/bench/tiny-batches.json")
     options = parser.parse_args()
     seeds, found = options.seeds, {}

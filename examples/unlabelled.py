@@ -53,7 +53,7 @@ def train(criterion: nn.Module, seed: int, use: str, steps: int = 300, batch: in
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--record", help="a file for the accuracies, such as results/bench/unlabelled.json")
     options = parser.parse_args()
     seeds, found = options.seeds, {}
