@@ -229,6 +229,12 @@ def test_a_missing_gpu_is_said():
         resolve_device("cuda")
 
 
+@pytest.mark.gpu
+def test_a_gpu_beyond_the_last_is_said():
+    with pytest.raises(ValueError, match="device is 'cuda:99', but PyTorch sees"):
+        resolve_device("cuda:99")
+
+
 def test_digits_are_learned():
     from gence.experiment.recipe import RECIPES
 

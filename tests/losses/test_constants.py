@@ -1,5 +1,7 @@
 """Tensors beside the logits (labels, weights, prior, anchor): written into, of half types, under a default device."""
 
+from fractions import Fraction
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -69,3 +71,10 @@ def test_a_prior_may_be_of_a_half_type(dtype, classes):
     criterion = gence.GenCELoss(anchor=0.1, prior=torch.full((classes,), 1.0 / classes)).to(dtype)
     loss = criterion(torch.randn(8, classes, dtype=dtype), torch.randint(0, classes, (8,)))
     assert bool(loss.isfinite())
+
+
+def test_an_anchor_may_be_a_fraction() -> None:
+    logits, target = torch.randn(4, 3), torch.tensor([0, 1, 2, 0])
+    expected = gence.gen_cross_entropy(logits, target, anchor=0.25)
+    assert_close(gence.gen_cross_entropy(logits, target, anchor=Fraction(1, 4)), expected)
+    assert_close(gence.GenCELoss(anchor=Fraction(1, 4))(logits, target), expected)

@@ -28,4 +28,6 @@ def check_device(device: str) -> torch.device:
         raise ValueError(f"device is {device!r}; {expected}")
     if place.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device is {device!r}, but PyTorch sees no GPU here; use 'cpu', or 'auto' for what there is")
+    if place.type == "cuda" and place.index is not None and place.index >= torch.cuda.device_count():
+        raise ValueError(f"device is {device!r}, but PyTorch sees {torch.cuda.device_count()} GPU here, counted from 0")
     return place

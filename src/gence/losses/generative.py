@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from fractions import Fraction
 
 import torch
 from torch import Tensor, nn
@@ -93,6 +94,8 @@ def gen_cross_entropy(
     """
     if marginal is not None and not hasattr(marginal, "reduced"):
         raise TypeError(f"marginal: expected a BatchMarginal or RunningMarginal, got {type(marginal).__name__}")
+    if isinstance(anchor, Fraction):
+        anchor = float(anchor)  # which tensors can be multiplied by
     if process_group is None and (marginal is None or not marginal.reduced):
         groups.warn_of_lone_rank(input)
     if process_group is not None or marginal is not None:
