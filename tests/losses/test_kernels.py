@@ -16,7 +16,15 @@ pytest.importorskip("triton", minversion="3.6")
 
 
 MEASURED = " or ".join(
-    ["no_larger", "beside_columns", "(held_by and ignore)", "second_derivative", "operator", "plan", "(compiled and tiny)"]
+    [
+        "no_larger",
+        "beside_columns",
+        "(held_by and ignore)",
+        "second_derivative",
+        "operator",
+        "plan",
+        "(compiled and tiny)",
+    ]
 )
 
 
