@@ -13,10 +13,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -37,6 +38,8 @@ SETTINGS: list[dict[str, Any]] = [
     {"halves": False},
     {"steps_in_turn": 4},
     {"together": False},
+    {"at_once": 4},
+    {"at_once": 7},
     {"no_norms": True},
     {"runs": 3},
     {"runs": 5},
@@ -53,7 +56,8 @@ SETTINGS: list[dict[str, Any]] = [
 ``model``, ``runs``, ``n``: the cohort. ``norm``: tunables of the fused norms. ``products``: 1x1 convolutions as
 products of matrices; ``search``: cuDNN times its algorithms for each convolution; ``plain``: PyTorch's norms;
 ``no_norms``: none, which trains nothing and tells the convolutions' share. ``halves``: whether copies of weights are
-kept. ``steps_in_turn``, ``together``: how lanes take turns. ``compile``: options of torch.compile's backend.
+kept. ``steps_in_turn``, ``together``: how lanes take turns; ``at_once``: how many of them, while others wait.
+``compile``: options of torch.compile's backend.
 """
 RUNS = 14
 
@@ -67,6 +71,8 @@ def measure(setting: dict[str, Any], epochs: int, runs: int | None = None) -> di
         stack.enter_context(patch.object(torch.backends.cudnn, "benchmark", setting.get("search", False)))
         if not setting.get("together", True):
             stack.enter_context(patch.object(lane, "_keep_together", lambda _: None))
+        if "at_once" in setting:
+            stack.enter_context(patch.object(cohort, "run_in_turns", _in_groups_of(setting["at_once"])))
         if not setting.get("halves", True):
             stack.enter_context(patch.object(trainee, "can_keep_halves", lambda _: False))
         if setting.get("plain"):
@@ -95,6 +101,20 @@ def _compiled(options: dict[str, Any]) -> RunBackbone:
     torch._dynamo.config.inline_inbuilt_nn_modules = True
     made: RunBackbone = torch.compile(run_backbone, dynamic=False, options=options)
     return made
+
+
+def _in_groups_of(size: int) -> Callable[[Sequence[lane.Lane], int], None]:
+    """Lanes in groups that run one after another: fewer share the caches."""
+
+    def run(lanes: Sequence[lane.Lane], steps: int) -> None:
+        groups = [lanes[start : start + size] for start in range(0, len(lanes), size)]
+        for before, group in zip([[], *groups], groups, strict=False):
+            for one, other in itertools.product(group, before):
+                if isinstance(one, lane.GraphLane) and isinstance(other, lane.GraphLane):
+                    one.stream.wait_stream(other.stream)
+            lane.run_in_turns(group, steps)
+
+    return run
 
 
 @contextlib.contextmanager
