@@ -1,6 +1,6 @@
 """Time other ways of training a cohort on a GPU, side by side in one call.
 
-    python benchmarks/sweep_train.py --out results/bench/sweep-train.json
+    python benchmarks/sweep_train.py --out build/sweep-train.json
     python benchmarks/sweep_train.py --settings '[{}, {"norm": {"per_sm": 2}}, {"model": "vgg19", "runs": 16}]'
 
 Each setting trains a cohort for a few epochs, and the median epoch is taken without the first. Kernels are compiled
@@ -68,7 +68,7 @@ def measure(setting: dict[str, Any], epochs: int, runs: int | None = None) -> di
     with contextlib.ExitStack() as stack:
         stack.enter_context(norm_layout.override(**setting.get("norm", {})))
         stack.enter_context(patch.object(lane, "STEPS_IN_TURN", setting.get("steps_in_turn", lane.STEPS_IN_TURN)))
-        stack.enter_context(patch.object(torch.backends.cudnn, "benchmark", setting.get("search", False)))
+        stack.enter_context(torch.backends.cudnn.flags(enabled=True, benchmark=setting.get("search", False)))
         if not setting.get("together", True):
             stack.enter_context(patch.object(lane, "_keep_together", lambda _: None))
         if "at_once" in setting:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +18,14 @@ from gence.experiment.lane import GraphLane
 from gence.experiment.trainee import Trainee
 from tests.experiment.small_runs import problem_of, same_outcome, small_spec
 from tests.experiment.test_half_sgd_cases import assert_halves_follow, assert_same, trainee_of
+from tests.interpreter import run_interpreted
 
 LOSSES = ("gence(anchor=0.1)", "supcon")
 
 
 def test_in_the_interpreter() -> None:
-    """In a process of its own: Triton decides when it is imported whether it interprets."""
     pytest.importorskip("triton", minversion="3.6")
-    file = Path(__file__).with_name("test_half_sgd_cases.py")
-    found = subprocess.run(
-        [sys.executable, "-m", "pytest", str(file), "-q", "-p", "no:cacheprovider", "-p", "no:xdist"],
-        env={**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert found.returncode == 0, found.stdout[-6000:] + found.stderr[-2000:]
-    assert " passed" in found.stdout
+    run_interpreted(Path(__file__).with_name("test_half_sgd_cases.py"))
 
 
 @pytest.mark.parametrize("momentum", [True, False])

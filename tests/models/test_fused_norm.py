@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
-import subprocess
-import sys
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -17,21 +14,12 @@ from torchvision import models
 
 from gence.models import create_model
 from gence.models.fused_layers import FusedSequential
+from tests.interpreter import run_interpreted
 
 
 def test_in_the_interpreter() -> None:
-    """In a process of its own: Triton decides when it is imported whether it interprets."""
     pytest.importorskip("triton", minversion="3.6")
-    file = Path(__file__).with_name("test_fused_norm_cases.py")
-    found = subprocess.run(
-        [sys.executable, "-m", "pytest", str(file), "-q", "-p", "no:cacheprovider", "-p", "no:xdist"],
-        env={**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    assert found.returncode == 0, found.stdout[-6000:] + found.stderr[-2000:]
-    assert " passed" in found.stdout
+    run_interpreted(Path(__file__).with_name("test_fused_norm_cases.py"))
 
 
 @pytest.mark.parametrize(
@@ -43,7 +31,7 @@ def test_in_the_interpreter() -> None:
     ],
 )
 def test_kernels_compile_for_a_gpu(rows: int, kind: str, expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the interpreter takes, the compiler must take too, with whole vectors and without spilling registers."""
+    """What the interpreter takes, the compiler must take too, with whole vectors."""
     pytest.importorskip("triton", minversion="3.6")
     from gence.models import norm_launch, norm_layout
     from tests.losses.test_kernels_compile import compiled

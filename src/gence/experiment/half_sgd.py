@@ -6,26 +6,24 @@ the network is run with the copies, the gradients stay on them as they come, and
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from gence.losses.fused import HAS_TRITON, OLDEST_TRITON
+from gence.losses.fused import HAS_TRITON, INTERPRETED, OLDEST_TRITON
 
 # Each pointer of a launch costs every program some instructions, each launch costs a microsecond or two.
 _MOST_TENSORS = 16
 _BLOCK = 2048
 _WARPS = 4
-_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def can_keep_halves(device: torch.device) -> bool:
     """Whether `HalfSGD` has a kernel for this device."""
     if not HAS_TRITON:
         return False
-    return device.type == "cuda" or (_INTERPRETED and device.type == "cpu")
+    return device.type == "cuda" or (INTERPRETED and device.type == "cpu")
 
 
 class HalfSGD(torch.optim.SGD):

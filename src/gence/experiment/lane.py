@@ -90,8 +90,8 @@ class GraphLane:
 def run_in_turns(lanes: Sequence[Lane], steps: int) -> None:
     """Execute (or enqueue) this many steps of each lane, a few at a time, so that all lanes advance together.
 
-    If one lane's steps were all enqueued before the next lane's, the device's queue would be full of the first lanes'
-    work, and the others would wait at the host. Lanes that also wait for one another now and then are faster still.
+    To enqueue all steps of one lane before the next lane's is slower, the more so the more steps there are: presumably
+    the device's queue is then full of the first lanes' work. Lanes that also wait for one another are faster still.
     """
     for start in range(0, steps, STEPS_IN_TURN):
         if start:

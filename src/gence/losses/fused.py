@@ -31,7 +31,7 @@ def _triton_version() -> tuple[int, ...]:
 
 # Constants, so that a compiled graph need not ask: torch.compile can trace neither question.
 HAS_TRITON = _triton_version() >= OLDEST_TRITON
-_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 # What each call asks torch, looked up once. The public question for the device may first start CUDA, which it has.
 _transforms = torch._C._functorch.peek_interpreter_stack
@@ -178,7 +178,7 @@ def _why_plain_for(
 def _why_not_triton(input: Tensor, context: Tensor | None) -> str | None:
     if not HAS_TRITON:
         return f"Triton {'.'.join(map(str, OLDEST_TRITON))} or newer is not installed"
-    if not input.is_cuda and not _INTERPRETED:
+    if not input.is_cuda and not INTERPRETED:
         return "a CPU tensor needs TRITON_INTERPRET=1 set before Triton is imported"
     for values in (input, context):
         if isinstance(values, Tensor) and values.dtype not in _TRITON_TYPES:
@@ -263,7 +263,7 @@ def _planned_loss(logits: Tensor, index: Any, ignore_index: Any, reduction: Any)
         reduction,
         dtype is not torch.float32 and torch.is_autocast_enabled(device.type),  # decides on the type of the loss
         torch.are_deterministic_algorithms_enabled(),
-        _tuning().version(),
+        _tuning().fingerprint(),
     )
     try:
         plan = _plans[key]

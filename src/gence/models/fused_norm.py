@@ -8,7 +8,6 @@ modules, and nothing about their state changes.
 from __future__ import annotations
 
 import contextlib
-import os
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from gence.losses.fused import HAS_TRITON
+from gence.losses.fused import HAS_TRITON, INTERPRETED
 
 Paired = Tensor | tuple[Tensor, Tensor]
 """A tensor, or the same one twice: for two consumers whose gradients the fused backward pass adds by itself.
@@ -26,7 +25,6 @@ Autograd would add them in a kernel of its own, at the cost of reading both and 
 """
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 _MOST_ELEMENTS = 1 << 31  # offsets are 32-bit
 _fusing = True
 
@@ -99,7 +97,7 @@ def _can_be_normed(x: Tensor) -> bool:
         return False
     if x.is_cuda and x.device.index != torch.cuda.current_device():
         return False
-    if not x.is_cuda and not (_INTERPRETED and x.device.type == "cpu"):
+    if not x.is_cuda and not (INTERPRETED and x.device.type == "cpu"):
         return False
     # One row has no variance: the plain module says so.
     rows = x.numel() // max(1, x.shape[1])

@@ -99,7 +99,6 @@ def _finish(of_g, of_product, moments, dweight, dbias, channels, inside, C, ALIG
     of_weight = of_product * of_channel(next_row(moments, C, ALIGN), channels, inside, FULL)
     tl.store(dbias + channels, of_g, mask=inside)
     tl.store(dweight + channels, of_weight, mask=inside)
-    return of_weight
 
 
 @triton.jit

@@ -19,8 +19,8 @@ class NormTuning:
     """Sizes and counts that change speed, never results beyond rounding.
 
     The kernels wait for memory most of the time, and other runs' convolutions can compute meanwhile if a multiprocessor
-    has room for both. So a launch has one small program for each, which keeps much in flight through shared memory,
-    and not the many large ones that would be fastest alone.
+    has room for both. So a launch has one small program for each, which keeps much in flight through shared memory:
+    side by side with other runs that was measured to be faster than many large ones.
 
     A "vector" is 16 bytes, what a thread loads at once.
 

@@ -87,7 +87,6 @@ def _fingerprint_of(tuning: Tuning) -> int:
 
 
 _current = Tuning()
-_version = 0
 _fingerprint = _fingerprint_of(_current)
 
 
@@ -107,18 +106,12 @@ def override(**changes: Any) -> Iterator[Tuning]:
         _set(before)
 
 
-def version() -> int:
-    """A number that changes with the tunables, for whoever keeps what was made under them."""
-    return _version
-
-
 def fingerprint() -> int:
-    """The same number wherever this version runs with the same tunables, for what outlives the process."""
+    """A number for this version and the tunables, for whoever keeps what was made under them, on disk too."""
     return _fingerprint
 
 
 def _set(tuning: Tuning) -> None:
-    global _current, _version, _fingerprint
+    global _current, _fingerprint
     _current = tuning
-    _version += 1
     _fingerprint = _fingerprint_of(tuning)
