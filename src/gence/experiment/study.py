@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 METRICS = {"accuracy": ("maximize", 0.0), "nll": ("minimize", 1e6)}
 """What can be tuned for: the direction, and what a run that diverged counts as."""
 
-_STUDY_LAYOUT = 1
+_STUDY_LAYOUT = 2
 _CHANGES = "changes"
 
 
@@ -58,7 +58,8 @@ class TuneSettings:
         seeds: seeds over which a trial's value is the mean.
         val_fraction: the part of the small training set that is held out.
         metric: "accuracy" or "nll", on the held-out part.
-        rungs: fractions of the epochs at which a trial is judged; (1.0,) never prunes.
+        rungs: fractions of the epochs at which a trial is judged; (1.0,) never prunes. From one to the next as many
+            times fewer trials go on as the epochs are more: every rung costs the same.
         batch: how many trials of each loss are proposed at once, and train side by side.
     """
 
@@ -96,7 +97,6 @@ class Study:
             storage=storage,
             study_name=self._name,
             direction=METRICS[settings.metric][0],
-            pruner=optuna.pruners.MedianPruner(n_startup_trials=settings.batch),
             load_if_exists=True,
         )
 
@@ -138,6 +138,18 @@ class Study:
         trials = self.study.get_trials(deepcopy=False)
         return [trial for trial in trials if _CHANGES in trial.user_attrs and trial.state.name != "FAIL"]
 
+    def best_at(self, rung: float) -> set[int]:
+        """Return the numbers of the trials, of all that reached a rung, that are good enough for the next one.
+
+        Optuna's own pruners judge a trial by those before it: the first of a batch would always go on.
+        """
+        step, rungs = _step(rung), self.settings.rungs
+        reached = [t for t in self._trials() if step in t.intermediate_values]
+        sign = -1.0 if METRICS[self.settings.metric][0] == "maximize" else 1.0
+        ranked = sorted(reached, key=lambda t: (sign * t.intermediate_values[step], t.number))
+        share = rung / rungs[rungs.index(rung) + 1]
+        return {t.number for t in ranked[: max(1, round(share * len(ranked)))]}
+
     def best(self) -> TunedLoss | None:
         """Return the best finished trial."""
         trials = self._trials()
@@ -171,23 +183,20 @@ class Batch:
         """Tell Optuna how the trials did, whose runs are all recorded; the hopeless ones end here."""
         import optuna
 
-        study, still_open = self._study.study, []
+        study, step = self._study.study, _step(rung)
+        # All values are written before any trial ends, so that a process killed in between decides the same later.
         for frozen in self._open:
-            runs = self._runs(frozen, rung)
-            value = self._value(runs)
+            value = self._value(self._runs(frozen, rung))
             if rung == 1:
                 study.tell(frozen.number, value)
-                continue
-            # A trial a killed process left is only a number here; Optuna's handle on it reports and asks the pruner.
-            trial = optuna.trial.Trial(study, frozen._trial_id)
-            step = round(rung * 1000)
-            if step not in frozen.intermediate_values:  # it is there if the process was killed between two trials
-                trial.report(value, step=step)
-            if trial.should_prune():
+            elif step not in frozen.intermediate_values:
+                # A trial that a killed process left is only a number here: this is Optuna's handle on it.
+                optuna.trial.Trial(study, frozen._trial_id).report(value, step=step)
+        going_on = set() if rung == 1 else self._study.best_at(rung)
+        for frozen in self._open:
+            if rung < 1 and frozen.number not in going_on:
                 study.tell(frozen.number, state=optuna.trial.TrialState.PRUNED)
-            else:
-                still_open.append(frozen)
-        self._open = still_open
+        self._open = [frozen for frozen in self._open if frozen.number in going_on]
 
     def _runs(self, trial: optuna.trial.FrozenTrial, rung: float) -> list[RunSpec]:
         base, settings = self._study.base, self._study.settings
@@ -211,6 +220,11 @@ class Batch:
         # A run that diverged has an accuracy, and may have nothing else.
         values = [self._study.store.read(spec.key).result.metrics.get(metric, math.nan) for spec in runs]
         return sum(v if math.isfinite(v) else METRICS[metric][1] for v in values) / len(values)
+
+
+def _step(rung: float) -> int:
+    """A rung as Optuna counts steps."""
+    return round(rung * 1000)
 
 
 def _study_name(base: RunSpec, loss: LossSpec, settings: TuneSettings) -> str:

@@ -1,8 +1,8 @@
 """Tuning every loss alike: the same number of trials, on a held-out part of the small training set, never on test.
 
 A trial is a handful of ordinary runs whose records land in the store, so tuning resumes like any grid. Optuna keeps the
-trials in a journal beside the records, proposes them, and prunes: a trial is run for a part of the epochs first, and in
-full only if Optuna's median pruner lets it pass.
+trials in a journal beside the records and proposes them. A trial is run for a part of the epochs first, and in full
+only if it is among the best of its loss so far (successive halving).
 """
 
 from __future__ import annotations
