@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import doctest
 import os
+import shutil
 import subprocess
 import sys
 
@@ -117,6 +118,16 @@ def test_tuning_stopped_anywhere_goes_on_to_the_same_end(run, tmp_path, base, qu
     assert len(calls) == before, "nothing is left to do"
     more = run(trainer=dying, settings=TuneSettings(trials=7, batch=3, rungs=(0.5, 1.0), seeds=(1000, 1001)))
     assert [tuned.trials for tuned in more.best] == [7, 7, 7]
+
+
+def test_records_alone_lead_to_the_same_settings_with_nothing_trained_again(run, tmp_path):
+    report = run()
+    shutil.rmtree(tmp_path / "store" / "tune")
+
+    def refuse(*_args, **_options):
+        raise AssertionError("trained again")
+
+    assert run(trainer=refuse) == report
 
 
 def test_a_run_that_fails_stops_it_and_uses_up_nothing(run):

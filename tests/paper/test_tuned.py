@@ -8,13 +8,13 @@ import pytest
 from gence.experiment.recipe import RECIPES
 from gence.experiment.result import RunResult
 from gence.experiment.spec import LossSpec
-from gence.experiment.store import StoreError
+from gence.experiment.store import Store, StoreError
 from gence.experiment.study import TunedLoss
 from gence.experiment.tune import TuneReport
 from gence.paper.priority import cell_name
 from gence.paper.shown import shown
 from gence.paper.table1 import table1
-from gence.paper.tuned import LOSSES, load_tuned, save_tuned, tuned, tuned_specs
+from gence.paper.tuned import LOSSES, load_tuned, merge_tuned, save_tuned, tuned, tuned_specs
 
 ROW = "cifar100-2000-vgg19"
 
@@ -68,6 +68,20 @@ def test_tuning_one_more_loss_keeps_what_was_tuned_before(writer) -> None:
     assert ([one.value for one in found.best], found.complete) == ([0.2, 0.25, 0.4], True)
     save_tuned(writer.store, dataclasses.replace(made, best=()))  # stopped before the first trial was over
     assert len(load_tuned(writer.store, made.base).best) == 3
+
+
+def test_merging_takes_over_what_was_tuned_with_more_trials(writer, tmp_path) -> None:
+    other = Store(tmp_path / "other")
+    made = report(other)
+    assert merge_tuned(writer.store, other) == 2
+    assert load_tuned(writer.store, made.base) == load_tuned(other, made.base)
+    assert merge_tuned(writer.store, other) == 0
+    more = dataclasses.replace(made.best[0], trials=8, budget=8, value=0.3)
+    less = dataclasses.replace(made.best[1], trials=2, value=0.9)
+    save_tuned(other, dataclasses.replace(made, best=(more, less), seeds=(1001,)))
+    assert merge_tuned(writer.store, other) == 1
+    found = load_tuned(writer.store, made.base)
+    assert ([one.value for one in found.best], found.seeds) == ([0.3, 0.25], (1000, 1001))
 
 
 def test_files_of_older_versions_are_read(writer) -> None:

@@ -22,16 +22,18 @@ def register(app: typer.Typer) -> None:
         into: Annotated[Path, typer.Argument(help="The store that takes the records; made if it is not there.")],
         others: Annotated[list[Path], typer.Argument(help="Stores whose records are taken over.")],
     ) -> None:
-        """Take over the records of other stores; of two that differ the older is kept.
+        """Take over the records of other stores and what was tuned there; of two that differ the older is kept.
 
         Example: gence store merge results/paper results/from-another-machine
         """
         from gence.experiment.store import Store
+        from gence.paper.tuned import merge_tuned
 
         target = Store(into)
         conflicts = 0
         for path in others:
-            report = target.merge(Store(path, must_exist=True))
+            other = Store(path, must_exist=True)
+            report = target.merge(other)
             conflicts += len(report.conflicts)
             typer.echo(
                 f"{path}: {len(report.added)} records added, {len(report.same)} were there, "
@@ -39,6 +41,8 @@ def register(app: typer.Typer) -> None:
             )
             for key in report.conflicts:
                 typer.echo(f"  {key}: the older record was kept")
+            if tuned := merge_tuned(target, other):
+                typer.echo(f"  what was tuned for {tuned} losses was taken over")
         if conflicts:
             raise typer.Exit(1)
 

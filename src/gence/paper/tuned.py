@@ -72,6 +72,22 @@ def all_tuned(store: Store, recipe: Recipe | None = None) -> list[TuneReport]:
     ]
 
 
+def merge_tuned(store: Store, other: Store) -> int:
+    """Take over what tuning found in another store, where that had more trials; return for how many losses.
+
+    The journal of trials is not needed: with the records there, tuning proposes the same trials and trains none again.
+    """
+    taken = 0
+    for report in all_tuned(other):
+        before = load_tuned(store, report.base)
+        spent = {} if before is None else {one.asked: one.trials for one in before.best}
+        better = tuple(one for one in report.best if one.trials > spent.get(one.asked, 0))
+        if better:
+            save_tuned(store, dataclasses.replace(report, best=better))
+        taken += len(better)
+    return taken
+
+
 def _read(path: Path) -> TuneReport:
     try:
         content = json.loads(path.read_text())
