@@ -50,13 +50,14 @@ def measure_epoch_time(
     Returns:
         A record: for each network and loss the seconds of every epoch, and where they were taken.
     """
-    from gence.experiment.cohort import train_cohort
+    from gence.experiment.cohort import Cohort
     from gence.experiment.device import resolve_device
     from gence.experiment.problem import ProblemLoader
 
     if bases is None:
         bases = [cell("cifar10", model, n=2000) for model in MODEL_TITLES]
-    loader = ProblemLoader(resolve_device(device))
+    place = resolve_device(device)
+    loader = ProblemLoader(place)
     rows = []
     for base in bases:
         seconds: dict[str, list[float]] = {loss: [] for loss in losses}
@@ -64,7 +65,8 @@ def measure_epoch_time(
             for loss in losses:
                 spec = base.replace(loss=LossSpec.parse(loss), ood=(), **{"recipe.epochs": epochs})
                 ends: list[float] = []
-                train_cohort([spec], device=device, on_epoch=_noting(ends), compile=compile, loader=loader)
+                cohort = Cohort([spec], place, compile=compile, loader=loader)
+                cohort.train(_noting(ends), None, None, math.inf)
                 seconds[loss] += [later - earlier for earlier, later in itertools.pairwise(ends)]
         rows.append({"data": base.data, "n": base.subset.n, "model": base.model, "seconds": seconds})
     return {"bench": "epoch_time", "environment": environment_record(device), "compiled": compile, "rows": rows}
