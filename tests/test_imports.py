@@ -25,6 +25,7 @@ import json, sys
 import torch
 before = {name.partition(".")[0] for name in sys.modules}
 import gence
+gence.GenCELoss
 after = {name.partition(".")[0] for name in sys.modules}
 print(json.dumps(sorted(after - before - set(sys.stdlib_module_names))))
 """
@@ -47,6 +48,23 @@ def python(program: str, *args: str) -> str:
 
 def test_import_pulls_torch_only() -> None:
     assert json.loads(python(IMPORT_AFTER_TORCH)) == ["gence"]
+
+
+@pytest.mark.parametrize("call", ["--help", "compare --help", "version"])
+def test_the_command_line_says_what_it_knows_without_loading_torch(call: str) -> None:
+    program = "import sys; sys.modules['torch'] = None; from gence.cli import main; main()"
+    assert python(program, *call.split())
+
+
+def test_a_star_import_brings_the_losses_and_nothing_of_the_lab() -> None:
+    program = "from gence import *; import sys; print(GenCELoss.__name__, 'pandas' in sys.modules, 'compare' in dir())"
+    assert python(program).split() == ["GenCELoss", "False", "False"]
+
+
+def test_a_name_that_is_not_there_is_said_as_python_says_it() -> None:
+    with pytest.raises(AttributeError, match="module 'gence' has no attribute 'GenCeLoss'"):
+        gence.GenCeLoss  # noqa: B018
+    assert {"GenCELoss", "__version__"} <= set(dir(gence))
 
 
 def test_the_loss_works_where_nothing_but_torch_is_installed() -> None:

@@ -1,19 +1,33 @@
 """GenCE: generative cross-entropy, a drop-in loss for classification when labels are scarce."""
 
-from typing import Any
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from gence._version import __version__
-from gence.losses import *  # noqa: F403
-from gence.losses import __all__ as _losses
 
-# Not "compare": a star import must not load the lab.
-__all__ = ["__version__", *_losses]
+if TYPE_CHECKING:
+    from gence.losses import *  # noqa: F403
+    from gence.losses import __all__ as _losses
+
+    __all__ = ["__version__", *_losses]
 
 
 def __getattr__(name: str) -> Any:
-    """``gence.compare`` belongs to the lab, whose packages are loaded when it is first asked for."""
-    if name == "compare":
-        from gence.report.compare import compare
+    """The names of `gence.losses`, with torch loaded when the first is asked for: ``gence --help`` needs none of them.
 
-        return compare
-    raise AttributeError(f"module 'gence' has no attribute {name!r}")
+    ``gence.compare`` belongs to the lab, whose packages are loaded likewise; a star import does not load them.
+    """
+    if name == "compare":
+        return importlib.import_module("gence.report.compare").compare
+    if name.startswith("__") and name != "__all__":
+        raise AttributeError(f"module 'gence' has no attribute {name!r}")
+    losses = importlib.import_module("gence.losses")
+    names = {shown: getattr(losses, shown) for shown in losses.__all__}
+    globals().update(names, __all__=["__version__", *names])
+    if name not in globals():
+        raise AttributeError(f"module 'gence' has no attribute {name!r}")
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__getattr__("__all__")})
