@@ -11,7 +11,7 @@ TESTS  := lab,timm,tune,ray,hub,tensorboard,sklearn,hf,lightning,docs,dev
 QUICK := --quiet --no-compile
 
 # Linters and types side by side, and the browser beside the packages; tests come after all of them.
-MAKEFLAGS += --jobs=2 --output-sync
+MAKEFLAGS += --jobs=2
 
 # Files in the order of tests/conftest.py. Coverage, which slows tests down, is for the losses alone.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
