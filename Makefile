@@ -7,8 +7,10 @@ STAMP  := $(VENV)/.ready
 DEMO   := lab
 TESTS  := lab,timm,tune,ray,hub,tensorboard,sklearn,hf,lightning,docs,dev
 
-# Python compiles what it imports, once; pip would compile all that it installs, ten times as much.
+# Python compiles what it imports, once; pip would compile all that it installs, ten times as much. Where the environment
+# forbids to keep what was compiled, every process would compile torch anew.
 QUICK := --quiet --no-compile
+unexport PYTHONDONTWRITEBYTECODE
 
 # Linters and types side by side, and the browser beside the packages; tests come after all of them.
 MAKEFLAGS += --jobs=2
