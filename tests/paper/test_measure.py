@@ -78,13 +78,16 @@ def test_the_best_of_a_complete_row_is_marked(writer) -> None:
 def test_overconfidence_is_that_of_the_confident_bins(writer) -> None:
     empty = {"count": [0] * 10, "confidence": [None] * 10, "accuracy": [None] * 10}
     bins = {
-        "count": [*empty["count"], 0, 10, 0, 0, 30],
+        "count": [*empty["count"], 0, 100, 0, 0, 300],
         "confidence": [*empty["confidence"], None, 0.75, None, None, 0.95],
         "accuracy": [*empty["accuracy"], None, 0.85, None, None, 0.75],
     }
     writer.cell(reliability(), "cifar10-2000-vgg19", "ce", [0.0, 0.0], tables={"reliability": bins})
     found = cell(writer.store, "ce", "cifar10-2000-vgg19", "reliability")
-    assert found.summary.mean == pytest.approx(100 * (10 * -0.1 + 30 * 0.2) / 40)
+    assert found.summary.mean == pytest.approx(100 * (100 * -0.1 + 300 * 0.2) / 400)
+    few = {**bins, "count": [*empty["count"], 0, 1, 0, 0, 3]}
+    writer.cell(reliability(), "cifar10-2000-vgg19", "mae", [0.0, 0.0], tables={"reliability": few})
+    assert cell(writer.store, "mae", "cifar10-2000-vgg19", "reliability").summary is None
 
 
 def test_agreement_by_rule(writer) -> None:
@@ -103,7 +106,9 @@ def test_agreement_by_rule(writer) -> None:
         "Furthest from the print is CE at CIFAR-10, 2000, VGG-19: ours 75.20, the paper's 70.38 (+"
     )
     # Gaps: 9.48 and -1.00 here, 9.48 and 4.24 in print.
-    assert differs.endswith("GenCE less CE is +4.24 here and +6.86 in print, mean over 2 rows.")
+    assert differs.endswith(
+        "GenCE less CE is +4.24 here and +6.86 in print, mean over the 2 rows where both have two seeds."
+    )
 
 
 def test_it_is_said_why_nothing_can_be_judged(writer) -> None:

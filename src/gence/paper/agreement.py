@@ -93,11 +93,12 @@ def _gap_sentence(measured: Sequence[MeasuredRow]) -> str:
     ours = sum(gap for gap, _ in pairs) / len(pairs)
     paper = sum(printed["gence"].mean - printed["ce"].mean for _, printed in pairs) / len(pairs)
     rows = "row" if len(pairs) == 1 else "rows"
-    return f"; GenCE less CE is {ours:+.2f} here and {paper:+.2f} in print, mean over {len(pairs)} {rows}"
+    where = f"mean over the {len(pairs)} {rows} where both have two seeds"
+    return f"; GenCE less CE is {ours:+.2f} here and {paper:+.2f} in print, {where}"
 
 
 def _winners(exhibit: Exhibit, measured: Sequence[MeasuredRow]) -> list[str]:
-    """The best loss of each complete row, for exhibits the paper does not have."""
+    """The best loss of each row whose cells have two seeds at least, for exhibits the paper does not have."""
     titles = {column.name: column.title for column in exhibit.columns}
     found = []
     for one in measured:

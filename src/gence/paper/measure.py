@@ -14,6 +14,7 @@ from gence.paper.exhibit import SEEDS, Column, Exhibit, Printed, Row
 from gence.paper.reliability import OVERCONFIDENCE
 
 _CONFIDENT_BINS = 5
+_FEWEST_CONFIDENT = 100
 
 
 @dataclass(frozen=True)
@@ -114,11 +115,11 @@ def _number(record: Record, metric: str, prefix: str) -> float | None:
 
 
 def _overconfidence(record: Record) -> float | None:
-    """Confidence less accuracy, over the predictions in the most confident bins."""
+    """Confidence less accuracy, over the predictions in the most confident bins; None if there are hardly any."""
     bins = record.result.tables.get("reliability")
     if not bins:
         return None
     rows = list(zip(bins["count"], bins["confidence"], bins["accuracy"], strict=True))[-_CONFIDENT_BINS:]
     filled = [(count, confidence - accuracy) for count, confidence, accuracy in rows if count]
     total = sum(count for count, _ in filled)
-    return sum(count * gap for count, gap in filled) / total if total else None
+    return sum(count * gap for count, gap in filled) / total if total >= _FEWEST_CONFIDENT else None

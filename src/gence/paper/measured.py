@@ -9,7 +9,7 @@ from gence.metrics import summarize
 from gence.paper.exhibit import DATA_TITLES, MODEL_TITLES
 
 LEAST_SEEDS = 3
-_CELL = ["data", "subset.n", "model", "recipe", "loss"]
+_CELL = ["data", "subset.n", "subset.rho", "model", "recipe", "loss"]
 _SHOWN = {"accuracy": "accuracy, %", "ece": "ECE, %", "offset/accuracy": "accuracy after the offset, %"}
 
 
@@ -37,6 +37,7 @@ def _line(runs: pd.DataFrame) -> str:
         found = runs[metric].dropna()
         summary = summarize((100 * found).tolist())
         values.append(f"{summary.mean:.1f} ± {summary.std:.1f}" if len(found) == len(runs) else "–")
-    words = [DATA_TITLES.get(first["data"], first["data"]), f"{first['subset.n']:.0f}"]
+    size = f"{first['subset.n']:.0f}" if pd.isna(first["subset.rho"]) else f"rho {first['subset.rho']:g}"
+    words = [DATA_TITLES.get(first["data"], first["data"]), size]
     words += [MODEL_TITLES.get(first["model"], first["model"]), first["recipe"], first["loss"], str(len(runs))]
     return "| " + " | ".join([*words, *values, str(int((runs["status"] == "diverged").sum()))]) + " |"

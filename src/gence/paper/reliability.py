@@ -33,5 +33,6 @@ def reliability(recipe: Recipe | None = None) -> Exhibit:
             "The figure names CIFAR-10 and 15 bins, but neither the size of the training set nor the network; the "
             "CIFAR-10 models of Table 1 are shown. The text claims that the pointwise losses lie below the diagonal "
             "in the high-confidence bins (here: above 0) and GenCE on it (here: 0).",
+            "A model with fewer than 100 predictions in these bins has no number: it is not confident.",
         ),
     )

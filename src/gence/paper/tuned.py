@@ -130,7 +130,7 @@ def tuned(store: Store, recipe: Recipe | None = None, metric: str = "accuracy") 
     ]
     return Exhibit(
         name="tuned",
-        title="Every loss tuned, with equal budgets",
+        title="Every loss tuned, with as many trials as any other",
         where="not in the paper",
         unit="accuracy, %" if metric == "accuracy" else "ECE, % (15 bins)",
         label_names=("Data", "N", "Network"),

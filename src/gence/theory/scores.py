@@ -72,7 +72,7 @@ def generalised_cross_entropy(q: float = 0.7) -> Pointwise:
 
 
 def focal(gamma: float = 2.0) -> Pointwise:
-    """-(1 - p_y)^gamma log p_y. Not proper for gamma > 0: its minimiser is flatter than the truth."""
+    """-(1 - p_y)^gamma log p_y. Not proper for gamma > 0: its minimiser is mostly flatter than the truth."""
     if gamma < 0:
         raise ValueError(f"gamma: expected gamma >= 0, got {gamma}.")
 
