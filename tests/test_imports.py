@@ -61,6 +61,13 @@ def test_a_star_import_brings_the_losses_and_nothing_of_the_lab() -> None:
     assert python(program).split() == ["GenCELoss", "False", "False"]
 
 
+def test_what_somebody_puts_in_a_name_s_place_stays(monkeypatch) -> None:
+    monkeypatch.setattr(gence, "create_loss", "another")
+    assert not hasattr(gence, "no_such_name")
+    assert "create_loss" in dir(gence)
+    assert gence.create_loss == "another"
+
+
 def test_a_name_that_is_not_there_is_said_as_python_says_it() -> None:
     with pytest.raises(AttributeError, match="module 'gence' has no attribute 'GenCeLoss'"):
         gence.GenCeLoss  # noqa: B018

@@ -22,8 +22,9 @@ def __getattr__(name: str) -> Any:
     if name.startswith("__") and name != "__all__":
         raise AttributeError(f"module 'gence' has no attribute {name!r}")
     losses = importlib.import_module("gence.losses")
-    names = {shown: getattr(losses, shown) for shown in losses.__all__}
-    globals().update(names, __all__=["__version__", *names])
+    globals().setdefault("__all__", ["__version__", *losses.__all__])
+    for shown in losses.__all__:
+        globals().setdefault(shown, getattr(losses, shown))  # what somebody put in its place stays
     if name not in globals():
         raise AttributeError(f"module 'gence' has no attribute {name!r}")
     return globals()[name]

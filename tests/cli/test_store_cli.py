@@ -37,6 +37,20 @@ def test_merge_joins_stores(tmp_path) -> None:
     assert "1 differ from ours" in invoke("merge", one.root, other.root, code=1)
 
 
+def test_merge_takes_over_what_is_sound(tmp_path) -> None:
+    damaged = filled(tmp_path / "damaged", range(3))
+    _, path = next(iter(damaged.loose_files()))
+    path.write_text(path.read_text()[:100])
+    output = invoke("merge", tmp_path / "into", damaged.root, code=1)
+    assert "2 records added" in output
+    assert f"not taken over: {path}" in output.replace("\n", "")
+    assert len(Store(tmp_path / "into").keys()) == 2
+
+
+def test_a_folder_without_records_is_no_sound_store(tmp_path) -> None:
+    assert "there are no records in" in invoke("check", tmp_path, code=1)
+
+
 def test_check_finds_an_edited_record(tmp_path) -> None:
     store = filled(tmp_path / "store", range(3))
     assert "3 records are sound, 0 problems" in invoke("check", store.root)

@@ -50,6 +50,28 @@ def encode_one() -> bytes:
     return next(iter(digit_files(1).values()))
 
 
+def test_names_in_utf8_that_do_not_say_so(tmp_path: Path) -> None:
+    """As Info-ZIP writes them."""
+    path = tmp_path / "photos.zip"
+    names = {"digit0": "groß", "digit1": "l", "digit2": "日本"}
+    raw = zip_bytes({f"{names[name[:6]]}{name[6:]}": data for name, data in digit_files(2).items()})
+    path.write_bytes(_without_utf8_flags(raw))
+    with zipfile.ZipFile(path) as archive:
+        assert not any("groß" in name for name in archive.namelist())
+    assert load(path).train.classes == ("groß", "l", "日本")
+
+
+def _without_utf8_flags(raw: bytes) -> bytes:
+    """The same archive with bit 11 of all flags cleared, before the files and in the directory."""
+    found = bytearray(raw)
+    for magic, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        at = raw.find(magic)
+        while at >= 0:
+            found[at + offset + 1] &= ~0x08
+            at = raw.find(magic, at + 1)
+    return bytes(found)
+
+
 def test_links(tmp_path: Path) -> None:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:

@@ -120,6 +120,24 @@ def test_tuning_stopped_anywhere_goes_on_to_the_same_end(run, tmp_path, base, qu
     assert [tuned.trials for tuned in more.best] == [7, 7, 7]
 
 
+def test_a_process_killed_while_it_asks_changes_nothing_about_what_is_proposed(run, tmp_path, monkeypatch):
+    undisturbed = run(["ce"])
+    shutil.rmtree(tmp_path / "store")
+    suggest, calls = search.suggested, []
+
+    def dying(*arguments):
+        calls.append(arguments)
+        if len(calls) in (2, 4, 8):
+            raise KeyboardInterrupt
+        return suggest(*arguments)
+
+    monkeypatch.setattr("gence.experiment.study.suggested", dying)
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            run(["ce"])
+    assert run(["ce"]) == undisturbed
+
+
 def test_records_alone_lead_to_the_same_settings_with_nothing_trained_again(run, tmp_path):
     report = run()
     shutil.rmtree(tmp_path / "store" / "tune")

@@ -84,6 +84,23 @@ def test_merging_takes_over_what_was_tuned_with_more_trials(writer, tmp_path) ->
     assert ([one.value for one in found.best], found.seeds) == ([0.3, 0.25], (1000, 1001))
 
 
+def test_losses_that_were_not_tuned_alike_are_said_and_not_merged(writer, tmp_path) -> None:
+    made = report(writer.store)
+    other = Store(tmp_path / "other")
+    by_nll = dataclasses.replace(made.best[0], metric="nll", trials=9, budget=9)
+    gamma = dataclasses.replace(made.best[0], asked=LossSpec.parse("focal(gamma=2)"), complete=False)
+    save_tuned(other, dataclasses.replace(made, best=(by_nll, gamma), complete=False))
+    assert merge_tuned(writer.store, other) == 1, "another metric is another tuning"
+    found = load_tuned(writer.store, made.base)
+    assert (found.best[0].metric, found.complete) == ("accuracy", False)
+    exhibit = tuned(writer.store)
+    assert exhibit.columns[-1].title == "focal(gamma=2)"
+    assert len(exhibit.assumptions) == 1
+    save_tuned(writer.store, dataclasses.replace(made, best=(by_nll,)))
+    unequal = tuned(writer.store).assumptions[-1]
+    assert unequal.startswith(f"NOT so for {ROW}: ce 9 trials for nll; ")
+
+
 def test_files_of_older_versions_are_read(writer) -> None:
     made = report(writer.store)
     (path,) = (writer.store.root / "tuned").iterdir()

@@ -102,7 +102,7 @@ def register(app: typer.Typer) -> None:
         names: _Names,
         store: _StorePath = None,
         rows: _Rows = "",
-        losses: Annotated[str, typer.Option(help="Losses, separated by semicolons: 'ce;gence(anchor=tune)'.")] = "",
+        losses: Annotated[str, typer.Option(help="Losses, separated by commas: 'ce,gence(anchor=tune)'.")] = "",
         trials: Annotated[int, typer.Option(help="Trials of every loss.")] = 32,
         metric: Annotated[str, typer.Option(help="accuracy or nll, on the held-out part.")] = "accuracy",
         recipe: _RecipeName = None,
@@ -120,16 +120,19 @@ def register(app: typer.Typer) -> None:
         Example: gence tune table1 --rows cifar100-2000-vgg19 --trials 16
         """
         from gence.experiment.ready import check_ready
+        from gence.experiment.run import check_time_limit
         from gence.experiment.study import TuneSettings
         from gence.experiment.tune import tune as tune_cell
         from gence.paper.grids import grid_specs
         from gence.paper.priority import cell_name
         from gence.paper.tuned import LOSSES, save_tuned
+        from gence.report.arguments import split_losses
 
         place = store_at(store)
         specs = grid_specs(names, place, rows=split_words(rows), recipe=recipe)
         bases = list({base.key: base for base in (spec.replace(loss="ce", seed=0) for spec in specs)}.values())
-        asked = [part.strip() for part in losses.split(";") if part.strip()] or list(LOSSES)
+        asked = split_losses(losses) or list(LOSSES)
+        check_time_limit(time_limit)
         left = _Remaining(time_limit)
         check_ready(bases, data=engine != "ray")
         for base in bases:

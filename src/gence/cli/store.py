@@ -30,20 +30,22 @@ def register(app: typer.Typer) -> None:
         from gence.paper.tuned import merge_tuned
 
         target = Store(into)
-        conflicts = 0
+        troubles = 0
         for path in others:
             other = Store(path, must_exist=True)
             report = target.merge(other)
-            conflicts += len(report.conflicts)
+            troubles += len(report.conflicts) + len(report.damaged)
             typer.echo(
                 f"{path}: {len(report.added)} records added, {len(report.same)} were there, "
                 f"{len(report.conflicts)} differ from ours"
             )
             for key in report.conflicts:
                 typer.echo(f"  {key}: the older record was kept")
+            for problem in report.damaged:
+                typer.echo(f"  not taken over: {problem}", err=True)
             if tuned := merge_tuned(target, other):
                 typer.echo(f"  what was tuned for {tuned} losses was taken over")
-        if conflicts:
+        if troubles:
             raise typer.Exit(1)
 
     @group.command()
@@ -66,6 +68,9 @@ def register(app: typer.Typer) -> None:
         leftovers = f", {len(report.leftovers)} files {state}" if report.leftovers else ""
         typer.echo(f"{report.sound} records are sound, {len(report.problems)} problems{leftovers}")
         if not report.ok:
+            raise typer.Exit(1)
+        if not report.sound:
+            typer.echo(f"there are no records in {store}; is it the folder that was meant?", err=True)
             raise typer.Exit(1)
 
     @group.command()

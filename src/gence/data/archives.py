@@ -93,11 +93,10 @@ class _Zip(Container):
             for member in members:
                 # `orig_filename`, not `filename`: the latter may come from an extra field that nothing protects.
                 self._check_local_header(member)
+                shown = _zip_name(member)
                 if stat.S_ISLNK(member.external_attr >> 16):
-                    raise DataError(
-                        f"{path}: {member.orig_filename} is a link; an archive of images may not hold links"
-                    )
-                name = self._add(member.orig_filename, member.file_size, member.orig_filename.endswith("/"))
+                    raise DataError(f"{path}: {shown} is a link; an archive of images may not hold links")
+                name = self._add(shown, member.file_size, shown.endswith("/"))
                 self._members[name] = member
         except BaseException:
             self.close()
@@ -181,6 +180,16 @@ def open_container(path: Path) -> Iterator[Container]:
         yield container
     finally:
         container.close()
+
+
+def _zip_name(member: zipfile.ZipInfo) -> str:
+    """The name of a member: in UTF-8 if it can be, as Unix programs write it without saying so, else in cp437."""
+    if member.flag_bits & 0x800:
+        return member.orig_filename
+    try:
+        return member.orig_filename.encode("cp437").decode("utf-8")
+    except UnicodeDecodeError:
+        return member.orig_filename
 
 
 def _zip_entry_count(file: IO[bytes]) -> int:

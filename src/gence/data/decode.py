@@ -44,7 +44,7 @@ def decode_image(data: bytes, where: str, image_size: int | None) -> np.ndarray:
         raise
     except Exception as error:
         # Pillow's plugins raise nearly every built-in exception on damaged files: whatever it is, the file is bad.
-        raise DataError(f"{where} is not a readable image: {error}; replace or remove it") from error
+        raise DataError(f"{where} is not a readable image: {_reason(error)}; replace or remove it") from error
 
 
 def size_of(data: bytes, where: str) -> tuple[int, int]:
@@ -56,7 +56,14 @@ def size_of(data: bytes, where: str) -> tuple[int, int]:
             width, height = image.size
             return (height, width) if image.getexif().get(_ORIENTATION) in _ON_ITS_SIDE else (width, height)
     except Exception as error:  # as above
-        raise DataError(f"{where} is not a readable image: {error}; replace or remove it") from error
+        raise DataError(f"{where} is not a readable image: {_reason(error)}; replace or remove it") from error
+
+
+def _reason(error: Exception) -> str:
+    from PIL import UnidentifiedImageError
+
+    # Pillow names the buffer it was given, which is only an address in memory.
+    return "its format is not recognised" if isinstance(error, UnidentifiedImageError) else str(error)
 
 
 def fit(image: Image.Image, image_size: int | None) -> np.ndarray:

@@ -45,9 +45,16 @@ def balanced_subset(labels: Tensor, n: int, seed: int, num_classes: int | None =
     """
     members = _members(labels, num_classes)
     classes = len(members)
+    fewest = min(map(len, members))
+    if n > classes * fewest:
+        smallest = next(k for k, rows in enumerate(members) if len(rows) == fewest)
+        raise DataError(
+            f"class {smallest} has {fewest} images, but n = {n} asks for more of each class; the most is "
+            f"n = {classes * fewest}"
+        )
     if n < 1 or n % classes:
         below, above = n - n % classes, n - n % classes + classes
-        near = f"{below} or {above}" if below > 0 else str(above)
+        near = " or ".join(str(size) for size in (below, above) if 0 < size <= classes * fewest)
         raise DataError(f"n = {n} cannot be split evenly over {classes} classes; use a multiple, such as {near}")
     return _draw(members, [n // classes] * classes, seed)
 

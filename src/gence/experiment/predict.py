@@ -88,6 +88,8 @@ def load_model(path: str | Path, device: str = "auto") -> TrainedModel:
     from safetensors import SafetensorError
 
     path, place = Path(path).expanduser(), resolve_device(device)
+    if path.is_dir():
+        raise FileNotFoundError(f"{path} is a folder; expected the file that gence train --save wrote")
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; gence train --save {path} would write it")
     try:

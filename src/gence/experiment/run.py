@@ -70,6 +70,12 @@ class RunReport:
         return ", ".join(parts)
 
 
+def check_time_limit(seconds: float | None) -> None:
+    """Raise `ValueError` for a limit in which nothing can be done."""
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise ValueError(f"time_limit is {seconds}; expected a positive number of seconds")
+
+
 def run_grid(
     specs: Iterable[RunSpec],
     store: Store | str | os.PathLike[str],
@@ -115,8 +121,7 @@ def run_grid(
     started = time.monotonic()
     store = store if isinstance(store, Store) else Store(store)
     engine = create_engine(engine) if isinstance(engine, str) else engine
-    if time_limit is not None and not 0 < time_limit < math.inf:
-        raise ValueError(f"time_limit is {time_limit}; expected a positive number of seconds")
+    check_time_limit(time_limit)
     if max_attempts < 1:
         raise ValueError(f"max_attempts is {max_attempts}; expected at least 1")
     capacity = engine.capacity(device)  # before anything is counted as failed: a device that is not here is an error

@@ -40,12 +40,14 @@ __all__ = ["CheckReport", "MergeReport", "Store", "StoreError"]
 class MergeReport:
     """What a merge did: keys added, keys both had with the same outcome, and keys whose outcomes differ.
 
-    Of two records that differ the older one is kept, so that merging in either order gives the same store.
+    Of two records that differ the older one is kept, so that merging in either order gives the same store. What is
+    wrong with records of the other store that could not be read, which stay where they are, is in `damaged`.
     """
 
     added: tuple[str, ...] = ()
     same: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -172,11 +174,15 @@ class Store:
 
         Of two that agree, the one whose predictions were kept.
         """
-        added, same, conflicts = [], [], []
+        added, same, conflicts, damaged = [], [], [], []
         mine = self.keys()
         for key in sorted(other.keys()):
-            theirs = other.line(key)
-            outcome, created = records.outcome_of(theirs, other._where(key))
+            try:
+                theirs = other.line(key)
+                outcome, created = records.outcome_of(theirs, other._where(key))
+            except StoreError as error:
+                damaged.append(str(error))
+                continue
             if key not in mine:
                 self._take(key, theirs, other)
                 added.append(key)
@@ -190,7 +196,7 @@ class Store:
             conflicts.append(key)
             if (created, theirs) < (own_created, self.line(key)):
                 self._take(key, theirs, other)
-        return MergeReport(added=tuple(added), same=tuple(same), conflicts=tuple(conflicts))
+        return MergeReport(tuple(added), tuple(same), tuple(conflicts), tuple(damaged))
 
     def pack(self) -> int:
         """Move all loose records into `records.jsonl`; return how many the file now holds.

@@ -72,8 +72,11 @@ class TuneSettings:
 
     def __post_init__(self) -> None:
         check_choice("metric", self.metric, METRICS)
-        if self.trials < 1 or self.batch < 1 or not self.seeds:
-            raise SpecError(f"trials, batch and seeds must not be empty, got {self.trials}, {self.batch}, {self.seeds}")
+        for name in ("trials", "batch"):
+            if getattr(self, name) < 1:
+                raise SpecError(f"{name} is {getattr(self, name)}; expected at least 1")
+        if not self.seeds:
+            raise SpecError("seeds is empty; expected at least one")
         if not 0 < self.val_fraction < 1:
             raise SpecError(f"val_fraction must lie between 0 and 1, got {self.val_fraction}")
         rising = list(self.rungs) == sorted(set(self.rungs))
@@ -118,14 +121,14 @@ class Study:
         for trial in trials:
             if not trial.state.is_finished() and _CHANGES not in trial.user_attrs:
                 self.study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
-        missing = self.settings.trials - len(self._trials())
-        # New trials only when the old ones are over, so that a restart changes nothing about what is proposed.
-        for _ in range(0 if pending else min(missing, self.settings.batch)):
+        asked = len(self._trials())
+        missing = self.settings.trials - asked
+        # New trials when the old ones are over, or to fill a batch whose process was killed while it asked for them: so
+        # that a restart changes nothing about what is proposed.
+        batch = -asked % self.settings.batch if pending else self.settings.batch
+        for number in range(asked, asked + min(missing, batch)):
             # A sampler with one seed would propose the same first trials again after each restart.
-            seed = int(
-                hashlib.sha256(f"{self._name}-{len(self.study.get_trials(deepcopy=False))}".encode()).hexdigest()[:8],
-                16,
-            )
+            seed = int(hashlib.sha256(f"{self._name}-{number}".encode()).hexdigest()[:8], 16)
             self.study.sampler = optuna.samplers.TPESampler(seed=seed)
             trial = self.study.ask()
             changes = suggested(self.base, self.loss, trial)

@@ -73,19 +73,24 @@ def all_tuned(store: Store, recipe: Recipe | None = None) -> list[TuneReport]:
 
 
 def merge_tuned(store: Store, other: Store) -> int:
-    """Take over what tuning found in another store, where that had more trials; return for how many losses.
+    """Take over what tuning for the same metric found in another store with more trials; return for how many losses.
 
     The journal of trials is not needed: with the records there, tuning proposes the same trials and trains none again.
     """
     taken = 0
     for report in all_tuned(other):
         before = load_tuned(store, report.base)
-        spent = {} if before is None else {one.asked: one.trials for one in before.best}
-        better = tuple(one for one in report.best if one.trials > spent.get(one.asked, 0))
+        known = {} if before is None else {one.asked: one for one in before.best}
+        better = tuple(one for one in report.best if _adds(one, known.get(one.asked)))
         if better:
-            save_tuned(store, dataclasses.replace(report, best=better))
+            complete = all(one.complete for one in better)
+            save_tuned(store, dataclasses.replace(report, best=better, complete=complete))
         taken += len(better)
     return taken
+
+
+def _adds(found: TunedLoss, known: TunedLoss | None) -> bool:
+    return known is None or (found.metric == known.metric and found.trials > known.trials)
 
 
 def _read(path: Path) -> TuneReport:
@@ -136,7 +141,7 @@ def tuned(store: Store, recipe: Recipe | None = None, metric: str = "accuracy") 
         label_names=("Data", "N", "Network"),
         columns=tuple(
             Column(name=loss, title=_title(loss), loss=LossSpec.parse(loss.replace("=tune", "=0.1")), ours=True)
-            for loss in LOSSES
+            for loss in _losses(found)
         ),
         rows=tuple(rows),
         higher_is_better=metric == "accuracy",
@@ -144,6 +149,7 @@ def tuned(store: Store, recipe: Recipe | None = None, metric: str = "accuracy") 
             "Learning rate, weight decay, warm-up and each loss's own parameters are tuned with the same number of "
             "trials, on a held-out fifth of the small training set; the final runs have fresh seeds and are trained "
             "on all of it.",
+            *_unequal(found),
         ),
     )
 
@@ -225,5 +231,20 @@ def _plain(changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _title(loss: str) -> str:
-    titles = {str(column.loss): column.title for column in SIX_LOSSES}
-    return titles.get(loss, "GenCE, anchor tuned")
+    titles = {str(column.loss): column.title for column in SIX_LOSSES} | {LOSSES[-1]: "GenCE, anchor tuned"}
+    return titles.get(loss, loss)
+
+
+def _losses(found: Sequence[TuneReport]) -> list[str]:
+    """Return the usual losses and then others that were tuned anywhere."""
+    return list(dict.fromkeys([*LOSSES, *(str(one.asked) for report in found for one in report.best)]))
+
+
+def _unequal(found: Sequence[TuneReport]) -> list[str]:
+    """Return a sentence for each cell whose losses were not tuned alike."""
+    sentences = []
+    for report in found:
+        ways = {f"{one.asked} {one.trials} trials for {one.metric}": (one.trials, one.metric) for one in report.best}
+        if len(set(ways.values())) > 1:
+            sentences.append(f"NOT so for {cell_name(report.base)}: {'; '.join(ways)}.")
+    return sentences

@@ -15,7 +15,7 @@ Source = str | os.PathLike[str]
 
 
 def split_losses(text: str) -> list[str]:
-    """Return the losses of a comma-separated list; commas inside brackets belong to a loss.
+    """Return the losses of a list separated by commas or semicolons; commas inside brackets belong to a loss.
 
     >>> split_losses("gence(anchor=0.1, prior=train), ce")
     ['gence(anchor=0.1, prior=train)', 'ce']
@@ -23,7 +23,7 @@ def split_losses(text: str) -> list[str]:
     parts, depth = [""], 0
     for character in text:
         depth += (character == "(") - (character == ")")
-        if character == "," and depth == 0:
+        if character in ",;" and depth == 0:
             parts.append("")
         else:
             parts[-1] += character

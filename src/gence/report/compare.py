@@ -17,7 +17,7 @@ from gence.experiment.fields import SpecError, check_choice
 from gence.experiment.loss_spec import TUNE
 from gence.experiment.recipe import Recipe
 from gence.experiment.records import Record
-from gence.experiment.run import RunReport, run_grid
+from gence.experiment.run import RunReport, check_time_limit, run_grid
 from gence.experiment.same_data import check_same_data
 from gence.experiment.spec import RunSpec
 from gence.experiment.store import Store
@@ -132,6 +132,7 @@ def compare(
     console = console or _stderr()
     if log is not None:
         check_choice("log", log, LOGS)
+    check_time_limit(time_limit)
     _check_tuned(losses, tune_trials)
     _check_packages(tune_trials, log)
     plan = plan_comparison(
