@@ -291,9 +291,12 @@ def test_a_record_edited_by_hand_is_found_and_left_alone(tmp_path, edit, message
     path = record_file(store)
     path.write_text(edit(path.read_text()))
     before = path.read_bytes()
-    for call in (lambda: store.read(SPECS[0].key), store.frame, store.pack, lambda: Store(tmp_path / "m").merge(store)):
+    for call in (lambda: store.read(SPECS[0].key), store.frame, store.pack):
         with pytest.raises(StoreError, match=message):
             call()
+    merged = Store(tmp_path / "m").merge(store)
+    assert (len(merged.added), len(merged.damaged)) == (len(SPECS) - 1, 1)
+    assert message in merged.damaged[0]
     report = store.check()
     assert (report.sound, len(report.problems), report.ok) == (len(SPECS) - 1, 1, False)
     assert message in report.problems[0]
