@@ -7,8 +7,8 @@ STAMP  := $(VENV)/.ready
 DEMO   := lab
 TESTS  := lab,timm,tune,ray,hub,tensorboard,sklearn,hf,lightning,docs,dev
 
-# Python compiles what it imports, once; pip would compile all that it installs, most of it for nothing. Where the environment
-# forbids to keep what was compiled, every process would compile torch anew.
+# Python compiles what it imports, once; pip would compile all that it installs, most of it for nothing. Where the
+# environment forbids to keep what was compiled, every process would compile torch anew.
 QUICK := --quiet --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 

@@ -171,7 +171,7 @@ def test_folders_that_go_round(tmp_path: Path) -> None:
 def test_unreadable_image_names_the_file(tmp_path: Path) -> None:
     files = digit_files(2)
     root = write_folder(tmp_path / "data", {**files, "digit1/bad.jpg": b"not a picture"})
-    with pytest.raises(DataError, match=r"digit1/bad\.jpg is not a readable image"):
+    with pytest.raises(DataError, match=r"digit1/bad\.jpg is not a readable image: its format is not recognised"):
         load(root)
     (tmp_path / "a.zip").write_bytes(zip_bytes({**files, "digit1/bad.jpg": encode_one()[:60]}))
     with pytest.raises(DataError, match=r"a\.zip: digit1/bad\.jpg is not a readable image"):

@@ -227,11 +227,13 @@ def test_two_at_once_in_one_store_is_an_error(run, tmp_path):
         (lambda base, path: TuneSettings(metric="acuracy"), "did you mean 'accuracy'"),
         (lambda base, path: TuneSettings(rungs=(0.5,)), "end in 1.0"),
         (lambda base, path: TuneSettings(val_fraction=0), "val_fraction"),
-        (lambda base, path: TuneSettings(trials=0), "trials"),
+        (lambda base, path: TuneSettings(trials=0), "trials is 0; expected at least 1"),
+        (lambda base, path: TuneSettings(seeds=()), "seeds is empty"),
+        (lambda base, path: tune(base, ["ce"], path, time_limit=-5), "time_limit is -5"),
     ],
 )
 def test_mistakes_are_named(base, tmp_path, call, message):
-    with pytest.raises(SpecError, match=message):
+    with pytest.raises(ValueError, match=message):
         call(base, tmp_path / "store")
     assert not (tmp_path / "store" / "records").exists()
 

@@ -45,11 +45,11 @@ def balanced_subset(labels: Tensor, n: int, seed: int, num_classes: int | None =
     """
     members = _members(labels, num_classes)
     classes = len(members)
-    fewest = min(map(len, members))
+    sizes = [len(rows) for rows in members]
+    fewest = min(sizes)
     if n > classes * fewest:
-        smallest = next(k for k, rows in enumerate(members) if len(rows) == fewest)
         raise DataError(
-            f"class {smallest} has {fewest} images, but n = {n} asks for more of each class; the most is "
+            f"class {sizes.index(fewest)} has {fewest} images, but n = {n} asks for more of each class; the most is "
             f"n = {classes * fewest}"
         )
     if n < 1 or n % classes:

@@ -187,17 +187,20 @@ class Batch:
         import optuna
 
         study, step = self._study.study, _step(rung)
+        if rung == 1:
+            for frozen in self._open:
+                study.tell(frozen.number, self._value(self._runs(frozen, rung)))
+            self._open = []
+            return
         # All values are written before any trial ends, so that a process killed in between decides the same later.
         for frozen in self._open:
-            value = self._value(self._runs(frozen, rung))
-            if rung == 1:
-                study.tell(frozen.number, value)
-            elif step not in frozen.intermediate_values:
+            if step not in frozen.intermediate_values:
                 # A trial that a killed process left is only a number here: this is Optuna's handle on it.
-                optuna.trial.Trial(study, frozen._trial_id).report(value, step=step)
-        going_on = set() if rung == 1 else self._study.best_at(rung)
+                trial = optuna.trial.Trial(study, frozen._trial_id)
+                trial.report(self._value(self._runs(frozen, rung)), step=step)
+        going_on = self._study.best_at(rung)
         for frozen in self._open:
-            if rung < 1 and frozen.number not in going_on:
+            if frozen.number not in going_on:
                 study.tell(frozen.number, state=optuna.trial.TrialState.PRUNED)
         self._open = [frozen for frozen in self._open if frozen.number in going_on]
 

@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 from gence.experiment.atomic import StoreError
 from gence.experiment.fields import SpecError
 from gence.experiment.grid import check_losses
-from gence.experiment.run import run_grid
+from gence.experiment.run import check_time_limit, run_grid
 from gence.experiment.same_data import check_recorded_data
 from gence.experiment.spec import LossSpec, RunSpec
 from gence.experiment.store import Store
@@ -75,6 +75,7 @@ def tune(
     the budget. The same call tries it again. A run that diverges has not failed, and its trial counts.
     """
     settings = settings or TuneSettings()
+    check_time_limit(time_limit)
     store = store if isinstance(store, Store) else Store(store)
     asked = [LossSpec.from_value(loss) for loss in losses]
     if len(set(asked)) != len(asked) or not asked:
