@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import errno
 import json
 import math
@@ -14,47 +12,13 @@ import pandas as pd
 import pytest
 import torch
 
-from gence.experiment import atomic, records
+from gence.experiment import atomic
 from gence.experiment.checkpoint import CohortCheckpoint
-from gence.experiment.environment import commit, environment_record
+from gence.experiment.environment import environment_record
 from gence.experiment.pack import Pack
-from gence.experiment.result import RunResult
 from gence.experiment.store import Store, StoreError
-from tests.experiment.small_disk import run_on_small_disk
+from tests.experiment.store_records import ENVIRONMENT, SPECS, a_day_later, filled, record_file, result
 from tests.experiment.tiny_trainer import make_specs, train
-
-SPECS = make_specs(3, losses=("ce", "gence(anchor=0.1)"))
-ENVIRONMENT = {"device": "cpu", "commit": "abc", "versions": {}}
-
-
-def result(accuracy: float = 0.5, **changes) -> RunResult:
-    values = {"metrics": {"accuracy": accuracy}, "curves": {"epoch": [1, 2]}, "wall_s": 1.5, **changes}
-    return RunResult(**values)
-
-
-def filled(path: Path, specs=SPECS, accuracy: float = 0.5) -> Store:
-    store = Store(path)
-    for spec in specs:
-        assert store.write(spec, result(accuracy + spec.seed / 100), ENVIRONMENT)
-    return store
-
-
-def record_file(store: Store, spec=SPECS[0]) -> Path:
-    return store.root / "records" / spec.key[:2] / f"{spec.key}.json"
-
-
-@contextlib.contextmanager
-def a_day_later(monkeypatch):
-    """Date what is written meanwhile as another machine would have a day later."""
-
-    class Tomorrow(records.datetime.datetime):
-        @classmethod
-        def now(cls, tz=None):
-            return super().now(tz) + records.datetime.timedelta(days=1)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(records.datetime, "datetime", Tomorrow)
-        yield
 
 
 def test_what_is_written_is_read_back(tmp_path):
@@ -176,29 +140,6 @@ def test_packed_records_read_like_loose_ones(tmp_path):
         again.read("0" * 16)
 
 
-def test_merge_adds_agrees_and_keeps_the_older_either_way(tmp_path, monkeypatch):
-    left = filled(tmp_path / "left", SPECS[:3])
-    right = filled(tmp_path / "right", [SPECS[0], SPECS[3]])
-    later = RunResult(metrics={"accuracy": 0.99})
-    old_line = left.line(SPECS[1].key)
-    right.write(SPECS[1], later, ENVIRONMENT)
-    path = record_file(right, SPECS[1])
-    path.unlink()
-    with a_day_later(monkeypatch):
-        right.write(SPECS[1], later, ENVIRONMENT)
-    shutil.copytree(tmp_path / "left", tmp_path / "left2")
-    one = left.merge(right)
-    assert (len(one.added), one.same, one.conflicts) == (1, (SPECS[0].key,), (SPECS[1].key,))
-    assert left.line(SPECS[1].key) == old_line
-    right.pack()
-    other = right.merge(Store(tmp_path / "left2"))
-    assert other.conflicts == (SPECS[1].key,)
-    assert right.line(SPECS[1].key) == old_line
-    assert right.keys() == left.keys() == {spec.key for spec in SPECS[:4]}
-    assert left.check().ok
-    assert right.check().ok
-
-
 def test_a_damaged_line_of_the_pack_is_named_and_never_lost(tmp_path, monkeypatch):
     with a_day_later(monkeypatch):
         store = filled(tmp_path / "store", SPECS[:3])
@@ -211,35 +152,6 @@ def test_a_damaged_line_of_the_pack_is_named_and_never_lost(tmp_path, monkeypatc
         with pytest.raises(StoreError, match=r"records\.jsonl:2 is not a record.*nothing was changed"):
             call()
         assert store.pack_path.read_bytes() == damaged
-
-
-def test_merge_brings_the_predictions(tmp_path):
-    other = Store(tmp_path / "other")
-    other.write(SPECS[0], train(SPECS[:1])[0], ENVIRONMENT)
-    store = Store(tmp_path / "store")
-    store.merge(other)
-    assert store.predictions(SPECS[0].key).keys() == {"predicted", "confidence"}
-    assert store.check() == other.check()
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_merge_brings_predictions_of_runs_that_are_there(tmp_path, packed):
-    key, (trained,) = SPECS[0].key, train(SPECS[:1])
-    without, dropped, other = (Store(tmp_path / name) for name in ("without", "dropped", "other"))
-    without.write(SPECS[0], dataclasses.replace(trained, predictions=None), ENVIRONMENT)
-    dropped.write(SPECS[0], trained, {**ENVIRONMENT, "commit": "def"})
-    shutil.rmtree(dropped.root / "predictions")
-    own_line = dropped.line(key)
-    other.write(SPECS[0], trained, ENVIRONMENT)
-    for store in (without, dropped):
-        if packed:
-            store.pack()
-        report = store.merge(other)
-        assert (report.added, report.same, report.conflicts) == ((), (key,), ())
-        np.testing.assert_equal(store.predictions(key), other.predictions(key))
-        assert store.check().ok
-        assert other.merge(store).same == (key,)
-    assert dropped.line(key) == own_line, "the record had the checksum already"
 
 
 def test_a_checkpoint_whose_runs_are_recorded_is_a_leftover(tmp_path):
@@ -402,60 +314,3 @@ def test_a_pack_replaced_between_any_two_steps_of_a_reader_is_read_whole(tmp_pat
     finally:
         done.set()
         writer.join()
-
-
-SMALL_DISK = """
-import sys; sys.path.insert(0, TESTS); import grid_driver, os
-from tiny_trainer import make_specs, train
-from gence.experiment.store import Store, StoreError
-from gence.experiment.run import run_grid
-import torch
-from gence.experiment.checkpoint import write_tensors
-from gence.experiment.failures import Failures
-
-def with_checkpoints(specs, *, workdir, **options):
-    write_tensors(workdir / "cohort.safetensors", {"a": torch.zeros(100_000)}, {})
-
-store = Store(disk + "/store")
-specs = make_specs(30)
-try:
-    run_grid(specs, store, device="cpu", trainer=with_checkpoints)
-    print("NO ERROR")
-except StoreError as error:
-    print("CHECKPOINT:", error)
-print("FAILURES", Failures(store.root).counts(), [path.name for path in (store.root / "work").iterdir()])
-try:
-    run_grid(specs, store, device="cpu", trainer=train)
-    print("NO ERROR")
-except StoreError as error:
-    print("FULL:", error)
-print("SOUND", store.check().ok, 0 < len(store.keys()) < 60, len(list(store.root.rglob(".writing-*"))))
-before = {key: store.line(key) for key in store.keys()}
-assert os.system("mount -o remount,ro " + disk) == 0
-try:
-    run_grid(specs, Store(disk + "/store"), device="cpu", trainer=train)
-    print("NO ERROR")
-except StoreError as error:
-    print("READ-ONLY:", error)
-print("SAME", before == {key: store.line(key) for key in store.keys()}, store.check().ok)
-"""
-
-
-def test_a_full_and_a_read_only_disk_give_clear_errors_and_lose_nothing(tmp_path):
-    code = f"TESTS = {str(Path(__file__).parent)!r}\n{SMALL_DISK}"
-    output = run_on_small_disk(tmp_path, code, "192k")
-    checkpoint, failures, full, sound, read_only, same = output.splitlines()
-    assert checkpoint.startswith("CHECKPOINT: no space left to write")
-    assert failures == "FAILURES {} []", "a full disk is no fault of the run"
-    assert full.startswith("FULL: no space left to write")
-    assert sound == "SOUND True True 0"
-    assert read_only.startswith("READ-ONLY:")
-    assert "cannot be written: Read-only file system" in read_only
-    assert same == "SAME True True"
-
-
-def test_the_commit_can_be_said_where_there_is_no_history(monkeypatch):
-    commit.cache_clear()
-    monkeypatch.setenv("GENCE_COMMIT", "f00")
-    assert commit() == "f00"
-    commit.cache_clear()
