@@ -1,23 +1,64 @@
 from __future__ import annotations
 
+import pytest
+
 from gence.experiment.result import RunResult
+from gence.experiment.spec import LossSpec
 from gence.paper.imbalanced import imbalanced
-from gence.paper.measured import measured_table
+from gence.paper.measured import COLUMNS, measured_table
 from gence.paper.table1 import table1
 
-OTHERS = {"ece": 0.1, "offset/accuracy": 0.5}
+OTHERS = {"offset/accuracy": 0.8, "offset/ece": 0.05}
 
 
-def test_a_line_for_each_cell_with_three_seeds(writer) -> None:
+@pytest.fixture
+def write(writer):
+    def write(row, loss: str, accuracies, **metrics) -> None:
+        for seed, accuracy in enumerate(accuracies):
+            spec = row.base.replace(loss=LossSpec.parse(loss), seed=seed)
+            result = RunResult(metrics={"accuracy": accuracy, "ece": 1 - accuracy, **OTHERS, **metrics})
+            writer.store.write(spec, result, {"device": "test device"})
+
+    return write
+
+
+def cells(table: str) -> list[list[str]]:
+    return [[word.strip() for word in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("| C")]
+
+
+def test_a_line_for_each_cell_with_three_seeds_of_both(writer, write) -> None:
     assert measured_table(writer.store) == "Nothing is measured yet.\n"
-    for exhibit, accuracies in ((table1(), (0.4, 0.5, 0.6)), (imbalanced(), (0.6, 0.7, 0.8))):
-        for row in exhibit.rows[:2]:
-            for seed, accuracy in enumerate(accuracies):
-                spec = row.base.replace(seed=seed)
-                result = RunResult(metrics={"accuracy": accuracy, **OTHERS})
-                writer.store.write(spec, result, {"device": "test device"})
-    lines = measured_table(writer.store).splitlines()
-    found = [tuple(word.strip() for word in line.split("|")[1:4]) for line in lines if "paper" in line]
-    assert len(found) == len(set(found)) == 4
-    assert sum("rho" in size for _, size, _ in found) == 2, "tails of different steepness are different cells"
-    assert all("50.0 ± 10.0" in line or "70.0 ± 10.0" in line for line in lines if "paper" in line)
+    for row in (*table1().rows[:2], *imbalanced().rows[:2]):
+        write(row, "ce", (0.4, 0.5, 0.6))
+        write(row, "gence", (0.6, 0.7, 0.8))
+    write(table1().rows[3], "ce", (0.1, 0.2, 0.3))
+    write(table1().rows[3], "gence", (0.1, 0.2))
+    found = cells(measured_table(writer.store))
+    assert len(found) == len({tuple(line[:4]) for line in found}) == 4
+    assert sum("rho" in line[1] for line in found) == 2, "tails of different steepness are different cells"
+    for line in found:
+        assert line[4:8] == ["50.0 ± 10.0", "70.0 ± 10.0", "**80.0 ± 0.0**", "–"]
+
+
+def test_without_both_losses_there_is_no_line(writer, write) -> None:
+    write(table1().rows[0], "ce", (0.4, 0.5, 0.6))
+    assert measured_table(writer.store) == "No cell has enough seeds of both cross-entropy and GenCE yet.\n"
+
+
+def test_calibration_has_no_best_and_other_losses_are_left_out(writer, write) -> None:
+    row = table1().rows[0]
+    for loss, accuracy in (("ce", 0.9), ("gence", 0.7), ("brier", 0.96), ("gence(anchor=0.3)", 0.99)):
+        write(row, loss, (accuracy,) * 4)
+    (line,) = cells(measured_table(writer.store, "ece"))
+    shown = dict(zip([column.name for column in COLUMNS], line[4:], strict=True))
+    assert [shown[name] for name in ("ce", "offset", "brier")] == ["10.0 ± 0.0", "5.0 ± 0.0", "4.0 ± 0.0"]
+    assert shown["anchored"] == shown["mae"] == "–"
+    assert "over 4 seeds. 12 runs on test device; none diverged." in measured_table(writer.store, "ece")
+
+
+def test_a_seed_without_the_number_leaves_the_cell_open(writer, write) -> None:
+    row = table1().rows[0]
+    write(row, "ce", (0.4, 0.5, 0.6))
+    write(row, "gence", (0.6, 0.7, 0.8, 0.9), **{"offset/accuracy": float("nan")})
+    (line,) = cells(measured_table(writer.store))
+    assert line[5:7] == ["**75.0 ± 12.9**", "–"]
