@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gence.experiment.recipe import Recipe
 from gence.experiment.store import Store
 from gence.paper.measure import Measured, MeasuredRow, measure
 from gence.paper.remedies import CE, PLAIN, PRIORS, STRENGTHS, anchor_column, remedies
+from gence.paper.remedies_evidence import with_all_offsets
 from gence.report.names import marks_for
 from gence.report.svg import figure_style
 
@@ -25,13 +25,19 @@ _LEVELS = {PLAIN: "plain GenCE", "offset": "plain GenCE, offset after training",
 _DRAWN = (*(anchor_column(strength, prior) for prior in _CURVES for strength in STRENGTHS), *_LEVELS)
 _ACROSS = 2
 _ANCHORED = "gence(anchor=0.1)"
+_LEVEL_PLACES = (STRENGTHS[0] / 2.6, STRENGTHS[0] / 2.1, STRENGTHS[0] / 1.7)  # left of the weakest anchor
+_HOW_TO_READ = (
+    "Lines and large marks are means, small dots are seeds (at the left those of the three levels), and a hollow mark "
+    "is a mean that lacks seeds."
+)
 _TRAINING_PRIOR = ("#a03d86", "^", "--")  # colour, marker and line; the other curve has the anchored loss's own
 
 
 def anchor_figure(store: Store, recipe: Recipe | None = None) -> Figure | None:
     """Draw a panel a setting that has records: accuracy against anchor; plain GenCE, its offset and CE as levels.
 
-    Bars are standard deviations over seeds. None if no setting has a record.
+    Lines and large marks are means, small dots the seeds (those of the levels at the left), and a hollow mark is a cell
+    that lacks seeds. None if no setting has a record.
     """
     import matplotlib
     import matplotlib.figure
@@ -63,7 +69,7 @@ def figure_block(store: Store) -> str:
     empty = [", ".join(one.row.labels) for one in measured if not _has_records(one)]
     if len(empty) == len(measured):
         return "\nNothing has been measured yet, so there is no figure.\n\n"
-    parts = [f"![Accuracy against the strength of the anchor, a panel a setting](figures/{FILE})"]
+    parts = [f"![Accuracy against the strength of the anchor, a panel a setting](figures/{FILE})", _HOW_TO_READ]
     missing = [f"{label}: {'; '.join(names)}" for label, names in lacking.items() if names and label not in empty]
     missing += [f"everything of {'; '.join(empty)}"] if empty else []
     if missing:
@@ -73,7 +79,7 @@ def figure_block(store: Store) -> str:
 
 def _measured(store: Store, recipe: Recipe | None) -> list[MeasuredRow]:
     exhibit = remedies(recipe)
-    return measure(exhibit, store, seeds=exhibit.seeds)
+    return with_all_offsets(measure(exhibit, store, seeds=exhibit.seeds))
 
 
 def _has_records(one: MeasuredRow) -> bool:
@@ -94,31 +100,33 @@ def _draw(axes: Axes, one: MeasuredRow) -> None:
     marks = marks_for((PLAIN, CE, _ANCHORED))
     styles = {"batch": (marks[_ANCHORED].light, marks[_ANCHORED].marker, "-"), "train": _TRAINING_PRIOR}
     for prior, label in _CURVES.items():
-        points = _points([(strength, one.cells[anchor_column(strength, prior)]) for strength in STRENGTHS])
+        cells = [(strength, one.cells[anchor_column(strength, prior)]) for strength in STRENGTHS]
+        points = [(strength, found, found.summary.mean) for strength, found in cells if found.summary is not None]
         if points:
-            strengths, means, spreads = zip(*points, strict=True)
-            # A little apart, so that the bars of the two priors do not cover each other.
-            places = [strength * (1.06 if prior == "train" else 1 / 1.06) for strength in strengths]
             colour, marker, dash = styles[prior]
-            axes.errorbar(
-                places, means, spreads, label=label, color=colour, marker=marker, ls=dash, capsize=2, ms=4, lw=1.2
+            # A little apart, so that the marks of the two priors do not cover each other.
+            places = [strength * (1.06 if prior == "train" else 1 / 1.06) for strength, _, _ in points]
+            axes.plot(
+                places, [mean for *_, mean in points], label=label, color=colour, ls=dash, lw=1.2, marker=marker, ms=4
             )
-    for (name, label), loss, dash in zip(_LEVELS.items(), (PLAIN, PLAIN, CE), ("-", ":", "-."), strict=True):
-        summary = one.cells[name].summary
-        if summary is not None:
-            axes.axhline(summary.mean, color=marks[loss].light, ls=dash, lw=1.2, label=label)
+            for place, (_, found, mean) in zip(places, points, strict=True):
+                _dots(axes, place, found, colour)
+                if found.recorded < found.wanted:
+                    axes.plot([place], [mean], color=colour, marker=marker, ms=4, mfc="white")
+    levels = zip(_LEVELS.items(), (PLAIN, PLAIN, CE), ("-", ":", "-."), _LEVEL_PLACES, strict=True)
+    for (name, label), loss, dash, place in levels:
+        found = one.cells[name]
+        if found.summary is not None:
+            axes.axhline(found.summary.mean, color=marks[loss].light, ls=dash, lw=1.2, label=label)
+            _dots(axes, place, found, marks[loss].light)
     axes.set_xscale("log")
-    axes.set_xlim(STRENGTHS[0] / 1.5, STRENGTHS[-1] * 1.5)
+    axes.set_xlim(_LEVEL_PLACES[0] / 1.4, STRENGTHS[-1] * 1.5)
     axes.set_xticks(STRENGTHS, [f"{strength:g}" for strength in STRENGTHS])
     axes.minorticks_off()
     axes.set(xlabel="anchor", ylabel="accuracy, %", title=", ".join(one.row.labels))
     axes.grid(axis="y")
 
 
-def _points(cells: Sequence[tuple[float, Measured]]) -> list[tuple[float, float, float]]:
-    """Return strength, mean and standard deviation of the cells that have numbers; a single seed has no spread."""
-    return [
-        (strength, found.summary.mean, found.summary.std if found.summary.n > 1 else 0.0)
-        for strength, found in cells
-        if found.summary is not None
-    ]
+def _dots(axes: Axes, place: float, found: Measured, colour: str) -> None:
+    seeds = list(found.by_seed.values())
+    axes.scatter([place] * len(seeds), seeds, color=colour, s=9, alpha=0.6, linewidths=0, zorder=3)

@@ -3,159 +3,167 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gence.metrics.stats import Summary, summarize
-from gence.paper.exhibit import Exhibit
+from gence.paper.exhibit import OFFSET
 from gence.paper.measure import MeasuredRow
-from gence.paper.remedies import CE, PLAIN
+from gence.paper.remedies import BATCH_SIZES, CE, PLAIN, PRIORS, STRENGTHS, anchor_column
+from gence.paper.remedies_evidence import ALPHA, Evidence, Study, against, collapses, fewest_pairs, mean_ranks
 
-CLEAR = 2.0
-"""Standard errors beyond which a difference is called one."""
+START = anchor_column(0.1, "batch")
+"""What the documentation tells a reader to begin with."""
+
+SCALE_END = anchor_column(1.0, "batch")
+"""It has cross-entropy's gradient: the other end of the scale and no remedy."""
+
+_ANCHORS = tuple(anchor_column(strength, prior) for prior in PRIORS for strength in STRENGTHS)
+_TOLD = {1: "more accurate", -1: "less accurate", 0: "not told apart"}
+_KINDS = {
+    "with plain GenCE": (PLAIN,),
+    "with an anchor": (*(name for name in _ANCHORS if name != SCALE_END), "annealed"),
+    "without a bias": ("no-bias",),
+    "in larger batches": tuple(f"batch-{size}" for size in BATCH_SIZES),
+    "with CE": (CE,),
+}
 
 
 @dataclass(frozen=True)
-class Difference:
-    """A column less plain GenCE, paired by seed.
+class Choice:
+    """What a complete comparison says.
 
     Attributes:
-        name: the column.
-        mean: mean over rows of the rows' mean difference, in the exhibit's unit.
-        error: its standard error, from the spread of the paired differences within each row.
-        by_row: the difference in each row in which both have all their seeds.
+        best: the remedy with the best mean rank.
+        level: the remedies that the pairs do not tell from it.
+        recommended: the documented start if it helped and is the best or level with it; else the best, if that helped.
     """
 
-    name: str
-    mean: float
-    error: float
-    by_row: tuple[Summary, ...]
-
-    @property
-    def verdict(self) -> int:
-        """1 for clearly better than plain GenCE, -1 for clearly worse, 0 for neither."""
-        return _verdict(self.mean, self.error)
-
-    def rows(self, verdict: int) -> int:
-        """Return in how many rows the same rule gives a verdict."""
-        return sum(_verdict(row.mean, row.sem) == verdict for row in self.by_row)
+    best: str
+    level: tuple[str, ...]
+    recommended: str | None
 
 
-def findings(exhibit: Exhibit, measured: Sequence[MeasuredRow]) -> list[str]:
-    """Return sentences: how much is recorded, the best remedy by mean rank, what helped and what did not.
-
-    Ranks are taken in rows of which every run is recorded. Differences to plain GenCE are taken wherever both cells
-    are complete, so that they can be read before a whole row is.
-    """
-    counted = [one.cells[column.name] for one in measured for column in exhibit.columns if not column.prefix]
+def findings(study: Study) -> list[str]:
+    """Return paragraphs: how much is recorded, what helped and what did not, what is recommended, how it was judged."""
+    own = [column.name for column in study.exhibit.columns if not column.prefix]
+    counted = [one.cells[name] for one in study.accuracy for name in own]
     recorded, wanted = sum(found.recorded for found in counted), sum(found.wanted for found in counted)
     if not recorded:
         return [f"Nothing of this comparison is measured yet: 0 of {wanted} runs are recorded."]
-    differences = differences_from_plain(exhibit, measured)
-    sentences = [
+    compared = against(study.accuracy, PLAIN, study.titles)
+    found = [_collapse_sentence(study), *_difference_sentences(study, compared)]
+    return [
         f"{recorded} of {wanted} runs are recorded.",
-        _ranking_sentence(exhibit, measured, differences),
-        *_difference_sentences(exhibit, differences),
+        f"What was found: {' '.join(found)}",
+        _recommendation(study, compared),
+        "A pair is two runs that share a setting and a seed. A difference is called one where the signed-rank test "
+        f"over all pairs has p < {ALPHA:g} after Holm's correction over all lines; where none is shown, there may be "
+        "one all the same.",
     ]
-    return [*sentences, *_caution(differences)]
 
 
-def mean_ranks(exhibit: Exhibit, measured: Sequence[MeasuredRow]) -> tuple[dict[str, float], list[MeasuredRow]]:
-    """Return each column's mean rank, 1 being the most accurate, and the complete rows it is the mean of.
-
-    Equal means share their ranks' mean. A cell whose runs are recorded but lack the number (a diverged network has no
-    offset) is last: leaving it out would reward the failure.
-    """
-    rows = [one for one in measured if all(found.recorded == found.wanted for found in one.cells.values())]
-    if not rows:
-        return {}, []
-    totals = dict.fromkeys((column.name for column in exhibit.columns), 0.0)
-    for one in rows:
-        means = {
-            name: found.summary.mean if found.complete and found.summary is not None else -math.inf
-            for name, found in one.cells.items()
-        }
-        for name, mean in means.items():
-            above = sum(other > mean for other in means.values())
-            level = sum(other == mean for other in means.values())
-            totals[name] += above + (level + 1) / 2
-    return {name: total / len(rows) for name, total in totals.items()}, rows
+def choose(study: Study) -> Choice | None:
+    """Return what the comparison says once every run of it is recorded, and None before."""
+    if len(study.complete_rows()) < len(study.accuracy):
+        return None
+    ranks = mean_ranks(study.accuracy)
+    remedies = [name for name in study.titles if name not in (CE, PLAIN, SCALE_END)]
+    best = min(remedies, key=lambda name: ranks[name])
+    level = tuple(name for name, one in against(study.accuracy, best, remedies).items() if one.verdict == 0)
+    helped = {name for name, one in against(study.accuracy, PLAIN, study.titles).items() if one.verdict > 0}
+    choices = [name for name in (START, best) if name in helped and name in (best, *level)]
+    return Choice(best, level, choices[0] if choices else None)
 
 
-def differences_from_plain(exhibit: Exhibit, measured: Sequence[MeasuredRow]) -> dict[str, Difference]:
-    """Return every column's difference to plain GenCE by name, where both have at least two seeds, all of them."""
-    found = {}
-    for column in exhibit.columns:
-        rows = [
-            summarize({seed: number - plain.by_seed[seed] for seed, number in ours.by_seed.items()})
-            for ours, plain in ((one.cells[column.name], one.cells[PLAIN]) for one in measured)
-            if ours.complete and plain.complete and plain.wanted > 1
-        ]
-        if column.name != PLAIN and rows:
-            found[column.name] = Difference(
-                name=column.name,
-                mean=sum(row.mean for row in rows) / len(rows),
-                error=math.hypot(*(row.sem for row in rows)) / len(rows),
-                by_row=tuple(rows),
-            )
-    return found
-
-
-def _ranking_sentence(exhibit: Exhibit, measured: Sequence[MeasuredRow], differences: dict[str, Difference]) -> str:
-    ranks, rows = mean_ranks(exhibit, measured)
-    if not rows:
-        return "No setting has all its runs yet, so no remedy is called the best."
-    titles = {column.name: column.title for column in exhibit.columns}
-    order = sorted((name for name in ranks if name not in (CE, PLAIN)), key=lambda name: ranks[name])
-    best, next_best = order[0], order[1]
-    sentence = (
-        f"By mean rank of accuracy among {len(ranks)} lines, over the {len(rows)} of {len(measured)} settings that "
-        f"have all their runs, the best remedy is {titles[best]} ({ranks[best]:.1f}), then {titles[next_best]} "
-        f"({ranks[next_best]:.1f}); plain GenCE has {ranks[PLAIN]:.1f}, CE {ranks[CE]:.1f}."
-    )
-    if best not in differences or differences[best].verdict <= 0:
-        return f"{sentence} It is not clearly better than plain GenCE, so these records recommend no remedy."
-    return (
-        f"{sentence} Against plain GenCE it makes {_points(differences[best])}: these records recommend it"
-        f"{'' if len(rows) == len(measured) else ' so far'}. The default stays anchor 0, the paper's loss."
-    )
-
-
-def _difference_sentences(exhibit: Exhibit, differences: dict[str, Difference]) -> list[str]:
-    titles = {column.name: column.title for column in exhibit.columns}
-    kinds = (
-        (1, f"Better than plain GenCE by more than {CLEAR:g} standard errors"),
-        (-1, f"Did not help: worse than plain GenCE by more than {CLEAR:g} standard errors"),
-        (0, "No clear difference to plain GenCE"),
-    )
-    sentences = []
-    for verdict, head in kinds:
-        names = sorted(
-            (name for name, one in differences.items() if name != CE and one.verdict == verdict),
-            key=lambda name: -differences[name].mean,
+def _collapse_sentence(study: Study) -> str:
+    counts = {kind: collapses(study, names) for kind, names in _KINDS.items()}
+    parts = [f"{collapsed} of {networks} {kind}" for kind, (collapsed, networks) in counts.items() if networks]
+    sentence = f"of the networks {_listed(parts)} collapsed (below half of what the offset makes of the same network)."
+    if study.without_offset:
+        sentence += (
+            f" No offset could be fitted to {study.without_offset} of plain GenCE's: there it counts as no gain."
         )
-        if names:
-            sentences.append(f"{head}: {'; '.join(titles[name] for name in names)}.")
-    if CE in differences:
-        sentences.append(f"CE itself against plain GenCE: {_points(differences[CE])}.")
+    return sentence
+
+
+def _difference_sentences(study: Study, compared: Mapping[str, Evidence]) -> list[str]:
+    remedies = {name: one for name, one in compared.items() if name != CE}
+    fewest = fewest_pairs(len(compared))
+    few = [name for name, one in remedies.items() if one.verdict == 0 and len(one.differences) < fewest]
+    helped = [name for name, one in remedies.items() if one.verdict > 0]
+    harmed = [name for name, one in remedies.items() if one.verdict < 0]
+    neither = [name for name, one in remedies.items() if one.verdict == 0 and name not in few]
+    sentences = []
+    if helped:
+        sentences.append(f"More accurate than plain GenCE{_range(remedies, helped)}: {_titled(study, helped)}.")
+    if neither:
+        sentences.append(f"Did not help, as far as can be shown: {_titled(study, neither)}.")
+    if harmed:
+        sentences.append(f"Less accurate than plain GenCE{_range(remedies, harmed)}: {_titled(study, harmed)}.")
+    if few:
+        sentences.append(f"Too few pairs to tell, below {fewest}: {_titled(study, few)}.")
+    if CE in compared:
+        sentences.append(f"CE against plain GenCE: {compared[CE]} ({_TOLD[compared[CE].verdict]}).")
     return sentences
 
 
-def _points(one: Difference) -> str:
-    points = f"{one.mean:+.2f} ± {one.error:.2f} points"
-    if len(one.by_row) == 1:
-        return f"{points} in 1 setting"
-    return f"{points} over {len(one.by_row)} settings, clearly up in {one.rows(1)} and down in {one.rows(-1)}"
+def _recommendation(study: Study, compared: Mapping[str, Evidence]) -> str:
+    choice = choose(study)
+    if choice is None:
+        done = len(study.complete_rows())
+        return f"Nothing is recommended before every setting has all its runs; {done} of {len(study.accuracy)} have."
+    ranks = mean_ranks(study.accuracy)
+    level = f"; not told from it: {_titled(study, choice.level)}" if choice.level else ""
+    sentence = (
+        f"By mean rank of accuracy over {len(study.accuracy)} settings the best remedy is {study.titles[choice.best]} "
+        f"({ranks[choice.best]:.1f} of {len(ranks)}; plain GenCE {ranks[PLAIN]:.1f}, CE {ranks[CE]:.1f}){level}."
+    )
+    name = choice.recommended
+    if name is None:
+        return f"{sentence} It was not shown to be better than plain GenCE: no remedy is recommended."
+    why = "the best" if name == choice.best else "the documented start, which is not told from the best"
+    to_ce = against(study.accuracy, CE, [name])[name]
+    return (
+        f"{sentence} Recommended: {study.titles[name]}, {why}. Against plain GenCE it makes {compared[name]}; against "
+        f"CE {to_ce} ({_TOLD[to_ce.verdict]}). {_side_effects(study, name)} The argument's own default stays 0, the "
+        "paper's loss."
+    )
 
 
-def _verdict(mean: float, error: float) -> int:
-    return 0 if abs(mean) <= CLEAR * error else (1 if mean > 0 else -1)
+def _side_effects(study: Study, name: str) -> str:
+    """A sentence on calibration and drift of the recommended remedy, beside plain GenCE and CE."""
+    ece = {line: _mean(study.ece, line) for line in (name, PLAIN, CE)}
+    # The offset is fitted until nothing of the drift is left.
+    drift = {line: 0.0 if line == OFFSET.name else _mean(study.drift, line) for line in (name, PLAIN, CE)}
+    return (
+        f"Its calibration error is {ece[name]:.1f} % on average, plain GenCE's {ece[PLAIN]:.1f}, CE's {ece[CE]:.1f}; "
+        f"its drift is {drift[name]:.3f} nats, plain GenCE's {drift[PLAIN]:.3f}, CE's {drift[CE]:.3f}."
+    )
 
 
-def _caution(differences: dict[str, Difference]) -> list[str]:
-    if not differences:
-        return []
-    return [
-        "Differences are paired by seed, ± is their standard error. Over so few seeds two standard errors are a weak "
-        "bar, and the best of many is flattered by having been picked."
-    ]
+def _mean(measured: Sequence[MeasuredRow], name: str) -> float:
+    numbers = [number for one in measured for number in one.cells[name].by_seed.values()]
+    return statistics.fmean(numbers) if numbers else math.nan
+
+
+def _range(compared: Mapping[str, Evidence], names: Sequence[str]) -> str:
+    means = sorted(abs(compared[name].mean) for name in names)
+    return f", by {means[0]:.1f} points" if len(means) == 1 else f", by {means[0]:.1f} to {means[-1]:.1f} points"
+
+
+def _titled(study: Study, names: Iterable[str]) -> str:
+    """The titles in the study's order, the anchors of one prior together."""
+    chosen = set(names)
+    parts = []
+    for prior, title in PRIORS.items():
+        strengths = [f"{s:g}" for s in STRENGTHS if anchor_column(s, prior) in chosen]
+        if strengths:
+            parts.append(f"anchor {_listed(strengths)} ({title})")
+    return "; ".join(
+        [*parts, *(title for name, title in study.titles.items() if name in chosen and name not in _ANCHORS)]
+    )
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else "".join(parts)

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from gence.experiment.recipe import Recipe
 from gence.experiment.store import Store
 from gence.paper.exhibit import Exhibit
-from gence.paper.measure import MeasuredRow, measure
-from gence.paper.remedies import remedies
-from gence.paper.remedies_findings import differences_from_plain, findings, mean_ranks
+from gence.paper.measure import MeasuredRow
+from gence.paper.remedies import PLAIN, remedies
+from gence.paper.remedies_evidence import Study, against, mean_ranks, read_study
+from gence.paper.remedies_findings import findings
 from gence.paper.tables import best_column, measured_cell
 from gence.report.tables import Cell, Row, Table
 
@@ -31,15 +32,15 @@ def remedies_shown(
         seeds: how many seeds a cell should have; the exhibit's own number by default.
         recipe: one recipe instead of the two.
     """
-    exhibit = remedies(recipe, METRICS[name])
-    seeds = exhibit.seeds if seeds is None else seeds
-    measured = measure(exhibit, store, rows=rows, seeds=seeds)
-    table = _table(name, exhibit, measured, seeds)
+    study = read_study(store, rows=rows, seeds=seeds, recipe=recipe)
+    seeds = study.exhibit.seeds if seeds is None else seeds
+    measured = {"remedies": study.accuracy, "remedies_ece": study.ece, "remedies_drift": study.drift}[name]
+    table = _table(name, remedies(recipe, METRICS[name]), measured, seeds)
     if name != "remedies":
         return table, []
-    return _with_evidence(table, exhibit, measured) if table.rows else table, [
-        *findings(exhibit, measured),
-        *(f"Assumed: {one}" for one in exhibit.assumptions),
+    return _with_evidence(table, study) if table.rows else table, [
+        *findings(study),
+        *(f"Assumed: {one}" for one in study.exhibit.assumptions),
     ]
 
 
@@ -60,30 +61,39 @@ def _table(name: str, exhibit: Exhibit, measured: Sequence[MeasuredRow], seeds: 
     return Table(
         name=name.replace("_", "-"),
         caption=f"{exhibit.title} ({exhibit.where}): {exhibit.unit}, mean ± sample standard deviation over {seeds} "
-        f"seeds. {sum(cell.complete for cell in found)} of {len(found)} cells are complete.{marked}"
+        f"seeds. {sum(cell.recorded == cell.wanted for cell in found)} of {len(found)} cells are recorded in full."
+        + marked
         + (f" No record yet: {absent}." if absent else ""),
         columns=("Remedy", *(", ".join(one.row.labels) for one in begun)),
         rows=tuple(lines) if begun else (),
     )
 
 
-def _with_evidence(table: Table, exhibit: Exhibit, measured: Sequence[MeasuredRow]) -> Table:
+def _with_evidence(table: Table, study: Study) -> Table:
     """Return the table with what the sentences rest on: differences to plain GenCE, and mean ranks."""
-    differences, (ranks, complete) = differences_from_plain(exhibit, measured), mean_ranks(exhibit, measured)
+    compared, complete = against(study.accuracy, PLAIN, study.titles), study.complete_rows()
+    ranks = mean_ranks(complete)
+    absent = Cell(text="–", value="")
     lines = []
-    for column, row in zip(exhibit.columns, table.rows, strict=True):
-        minus, rank = Cell(text="–", value=""), Cell(text="–", value="")
-        if (found := differences.get(column.name)) is not None:
-            settings = f"{found.rows(1)} up, {found.rows(-1)} down of {len(found.by_row)}"
-            minus = Cell(text=f"{found.mean:+.2f} ± {found.error:.2f} ({settings})", value=found.mean)
+    for column, row in zip(study.exhibit.columns, table.rows, strict=True):
+        minus, p, rank = absent, absent, absent
+        if (found := compared.get(column.name)) is not None:
+            pairs = f"{found.up} of {len(found.differences)} up"
+            minus = Cell(text=f"{found.mean:+.2f} ({pairs}, {_settings(found.settings)})", value=found.mean)
+            p = Cell(text=f"{found.p:.3f}" if found.p >= 0.001 else "< 0.001", value=found.p)
         if column.name in ranks:
             rank = Cell(text=f"{ranks[column.name]:.1f}", value=ranks[column.name])
-        lines.append(Row(cells=(*row.cells, minus, rank)))
+        lines.append(Row(cells=(*row.cells, minus, p, rank)))
     return Table(
         name=table.name,
-        caption=f"{table.caption} Minus GenCE: mean of the paired differences ± standard error over the settings in "
-        "which both cells are complete; in brackets the settings in which it exceeds two of its own standard errors. "
-        f"Mean rank: over the {len(complete)} settings that have all their runs, 1 is the most accurate.",
-        columns=(*table.columns, "minus GenCE", "mean rank"),
+        caption=f"{table.caption} Minus GenCE: mean difference over the pairs of runs that share a setting and a seed, "
+        "and in how many of them the line is ahead; lines with other settings are not to be compared by it. p: "
+        "signed-rank test over these pairs, after Holm's correction over all lines. Mean rank: over the "
+        f"{len(complete)} settings that have all their runs, 1 is the most accurate.",
+        columns=(*table.columns, "minus GenCE", "p", "mean rank"),
         rows=tuple(lines),
     )
+
+
+def _settings(number: int) -> str:
+    return f"{number} setting" if number == 1 else f"{number} settings"

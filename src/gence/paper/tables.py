@@ -154,7 +154,9 @@ def measured_cell(found: Measured, best: bool, digits: int = 2) -> Cell:
     if found.summary.n > 1:
         text += f" ± {found.summary.std:.{digits}f}"
     if not found.complete:
-        text += f" ({found.summary.n} of {found.wanted})"
+        # Nothing more will come where all runs are there: the others diverged, or are not confident, or the like.
+        others = ", the others have none" if found.recorded == found.wanted else ""
+        text += f" ({found.summary.n} of {found.wanted}{others})"
     return Cell(text=text, value=found.summary.mean, best=best)
 
 
