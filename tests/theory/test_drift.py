@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gence.losses import gen_cross_entropy
-from gence.theory import bias_curvature, bias_profile, toy_curvature, toy_logits, toy_plateau, toy_profile
+from gence.theory import GenCE, bias_curvature, bias_profile, toy_curvature, toy_logits, toy_plateau, toy_profile
 
 PRIOR = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
 
@@ -63,3 +63,48 @@ def test_arguments_are_checked():
     for target in (torch.tensor([0, 1, 5]), torch.tensor([0, -1, 2]), torch.tensor([0.0, 1.0, 2.0])):
         with pytest.raises(ValueError, match="target: expected class indices from 0 to 2"):
             bias_curvature(torch.zeros(3, 3), target)
+    with pytest.raises(ValueError, match="at least one row"):
+        bias_curvature(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long))
+    with pytest.raises(ValueError, match="index: expected a class from 0 to 2, got 3"):
+        bias_profile(torch.zeros(3, 3), torch.arange(3), torch.zeros(1), index=3)
+    with pytest.raises(ValueError, match="per_class"):
+        toy_logits(3, 0.5, per_class=0)
+
+
+@pytest.mark.parametrize("anchor", [-1.0, math.nan, math.inf])
+def test_anchors_are_checked(anchor):
+    logits, target = toy_logits(4, 0.5)
+    for refused in (
+        lambda: bias_curvature(logits, target, anchor=anchor),
+        lambda: bias_profile(logits, target, torch.zeros(1), anchor=anchor),
+        lambda: toy_curvature(4, 0.5, anchor=anchor),
+        lambda: toy_profile(4, 0.5, torch.zeros(1), anchor=anchor),
+        lambda: toy_plateau(4, anchor=anchor),
+        lambda: GenCE(anchor=anchor),
+    ):
+        with pytest.raises(ValueError, match=r"anchor: expected a .*number >= 0"):
+            refused()
+
+
+@pytest.mark.parametrize(
+    ("prior", "message"),
+    [
+        ([1.0, 2.0, 3.0, 4.0], "sum to 1, got a sum of 10"),
+        ([-0.5, 0.5, 0.5, 0.5], "no negative entries, got -0.5"),
+        ([0.5, 0.5], r"expected shape \(4,\)"),
+    ],
+)
+def test_priors_are_checked(prior, message):
+    logits, target = toy_logits(4, 0.5)
+    with pytest.raises(ValueError, match=f"prior: .*{message}"):
+        bias_curvature(logits, target, anchor=0.1, prior=torch.tensor(prior))
+    with pytest.raises(ValueError, match=f"prior: .*{message}"):
+        bias_profile(logits, target, torch.zeros(1), anchor=0.1, prior=torch.tensor(prior))
+
+
+def test_an_anchor_may_be_a_tensor_that_is_learnt():
+    logits, target = toy_logits(4, 0.5)
+    anchor = torch.tensor(0.25, requires_grad=True)
+    torch.testing.assert_close(
+        bias_curvature(logits, target, anchor=anchor), bias_curvature(logits, target, anchor=0.25)
+    )

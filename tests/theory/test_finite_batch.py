@@ -65,6 +65,28 @@ def test_a_class_that_never_occurs_is_no_trouble():
     assert math.isfinite(batch_risk(population, population.kernel, 3, GenCE(anchor=0.1)))
 
 
+def test_a_certain_class_is_no_trouble():
+    """Weights that sum to 1 only up to rounding: the class's prior is 1 + 2e-16 for some of them."""
+    kernel, forecast = torch.tensor([[1.0, 0.0]]).repeat(5, 1), torch.tensor([[0.9, 0.1]]).repeat(5, 1)
+    for seed in range(50):
+        weights = torch.rand(5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        population = Population(kernel, weights / weights.sum())
+        # Every batch shows the certain class alone: GenCE log 3, and KL(certain || forecast) = -log 0.9.
+        expected = math.log(3) - 0.1 * math.log(0.9)
+        assert batch_risk(population, forecast, 3, GenCE(anchor=0.1)) == pytest.approx(expected, abs=1e-6), seed
+
+
+@pytest.mark.parametrize("anchor", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("own_prior", [True, False])
+def test_a_forecast_that_gives_an_occurring_label_zero_costs_infinity(anchor, own_prior):
+    score = GenCE(anchor=anchor, prior=None if own_prior else POPULATION.prior)
+    never = torch.tensor([[0.5, 0.5, 0.0]]).repeat(4, 1)
+    once = POPULATION.kernel.clone()
+    once[0] = torch.tensor([0.0, 0.5, 0.5])
+    for forecast in (never, once):
+        assert batch_risk(POPULATION, forecast, 2, score) == math.inf
+
+
 def test_limits_are_named():
     with pytest.raises(ValueError, match="use fewer inputs"):
         batch_risk(random_population(20, 3), random_population(20, 3).kernel, 20)
@@ -72,3 +94,5 @@ def test_limits_are_named():
         minimise_batch_risk(POPULATION, 1)
     with pytest.raises(ValueError, match="at least 1"):
         batch_risk(POPULATION, POPULATION.kernel, 0)
+    with pytest.raises(ValueError, match=r"prior: expected shape \(3,\).*got \(2,\)"):
+        batch_risk(POPULATION, POPULATION.kernel, 2, GenCE(anchor=0.1, prior=torch.tensor([0.5, 0.5])))

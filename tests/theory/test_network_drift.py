@@ -10,25 +10,18 @@ GenCE hardly drifts either: the effect has a threshold, and this test sits above
 
 import pytest
 import torch
-from sklearn.datasets import load_digits
 from torch import nn
 
 from gence.losses import fold_offset, gen_cross_entropy, marginal_offset
 from gence.losses.monitor import MarginalDriftWarning, MarginalMonitor
 from gence.theory import bias_curvature
+from gence.theory.measured import centred_digits
 
 
 def digits(shift=3.0):
     """300 training digits, 30 a class, and the other 1497, centred and then shifted."""
-    pixels, labels = load_digits(return_X_y=True)
-    x, y = torch.tensor(pixels, dtype=torch.float32) / 16, torch.tensor(labels)
-    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
-    x, y = x[order], y[order]
-    chosen = torch.cat([torch.nonzero(y == k)[:30, 0] for k in range(10)])
-    rest = torch.ones(len(y), dtype=torch.bool)
-    rest[chosen] = False
-    x = x - x[chosen].mean(0) + shift
-    return x[chosen], y[chosen], x[rest], y[rest]
+    x, y, x_test, y_test = centred_digits()
+    return x + shift, y, x_test + shift, y_test
 
 
 def two_layers(seed):

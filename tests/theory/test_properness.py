@@ -8,6 +8,7 @@ import torch
 from gence.losses import gen_cross_entropy
 from gence.theory import (
     GenCE,
+    Minimisers,
     Population,
     anchor_point_population,
     anchor_term,
@@ -28,6 +29,7 @@ from gence.theory import (
     risk,
 )
 
+TWINS = proportional_population(5, 3)
 GRID = torch.linspace(-3, 3, 7, dtype=torch.float64)[:, None]
 COMPLETE = {
     "random": random_population(5, 3, seed=1),
@@ -37,10 +39,16 @@ COMPLETE = {
     "gaussians": gaussian_population(GRID, torch.tensor([[-1.0], [0.0], [1.0]]), torch.ones(3, 1, 1)),
 }
 INCOMPLETE = {
-    "proportional columns": proportional_population(5, 3),
+    "proportional columns": TWINS,
     "two of four": proportional_population(6, 4, ratio=2.0),
     "fewer inputs than classes": random_population(2, 3),
     "one input": random_population(1, 3),
+    "a class that never occurs": Population(torch.tensor([[0.7, 0.3, 0.0], [0.2, 0.8, 0.0]]).double()),
+    "two that never occur": Population(torch.tensor([[0.7, 0.3, 0.0, 0.0], [0.2, 0.8, 0.0, 0.0]]).double()),
+    "a certain class": Population(torch.tensor([[1.0, 0.0], [1.0, 0.0]]).double()),
+    "twins and a class that never occurs": Population(
+        torch.cat([TWINS.kernel, torch.zeros(5, 1)], 1).double(), TWINS.weights
+    ),
 }
 ALL = {**COMPLETE, **INCOMPLETE}
 
@@ -74,10 +82,40 @@ def test_incomplete_kernel_different_starts_end_apart(name):
     assert found.spread > 0.1
 
 
-def test_a_class_that_never_occurs_leaves_a_finite_family():
-    kernel = torch.tensor([[0.7, 0.3, 0.0], [0.2, 0.8, 0.0]], dtype=torch.float64)
-    family = equivalence_family(Population(kernel))
-    torch.testing.assert_close(family, kernel.expand_as(family))
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("name", INCOMPLETE)
+def test_family_shrinks_a_column_as_far_as_it_says(name, seed):
+    """Only columns of classes that occur count: the others have nothing to shrink."""
+    population = INCOMPLETE[name]
+    family = equivalence_family(population, members=5, seed=seed)
+    assert family.min() >= 0
+    occurs = population.prior > 0
+    kept = (family[:, :, occurs] / population.kernel[:, occurs]).amin((1, 2))
+    torch.testing.assert_close(kept, torch.linspace(0.9, 0.1, 5, dtype=torch.float64))
+
+
+def test_nearly_incomplete_kernel_is_minimised_to_the_end():
+    """Smallest singular value 5e-6: a curved valley in which a start needs some hundred steps."""
+    population = random_population(3, 3, sharpness=6, seed=0)
+    found = minimise(GenCE(), population)
+    assert found.converged
+    assert found.distance_to(population.kernel) < 1e-8
+
+
+def test_giving_up_is_said():
+    with pytest.warns(RuntimeWarning, match=r"Not every start reached .* at most 3 steps .* Raise max_steps"):
+        found = minimise(GenCE(), COMPLETE["random"], max_steps=3)
+    assert not found.converged
+
+
+@pytest.mark.parametrize(
+    ("risks", "gradient", "converged"),
+    [([0.5, 0.5], 1e-14, True), ([0.5, 0.5], 1e-12, False), ([0.5, 0.6], 1e-14, False), ([0.5, 0.5], math.nan, False)],
+)
+def test_converged_needs_a_vanishing_gradient_and_equal_risks(risks, gradient, converged):
+    forecasts = torch.full((2, 1, 2), 0.5).double()
+    found = Minimisers(forecasts=forecasts, risks=torch.tensor(risks), gradient_norm=gradient, tolerance=1e-13)
+    assert found.converged is converged
 
 
 def test_complete_kernel_has_no_family():
@@ -165,6 +203,52 @@ def test_labels_that_never_occur_cost_nothing():
     population = Population(torch.tensor([[1.0, 0.0], [0.5, 0.5]]).double())
     assert risk(cross_entropy(), population, population.kernel) == pytest.approx(0.5 * math.log(2))
     assert log_sum_terms(population, population.kernel).abs().max() < 1e-15
+
+
+@pytest.mark.parametrize("anchor", [0.0, 0.1, 1.0])
+def test_a_class_that_occurs_and_is_never_predicted_costs_infinity(anchor):
+    """As under cross-entropy. Plain GenCE has 0/0 here, which counts as infinity too."""
+    population = COMPLETE["random"]
+    never = torch.tensor([[0.5, 0.5, 0.0]]).repeat(5, 1).double()
+    assert risk(GenCE(anchor=anchor), population, never) == math.inf
+    assert excess_risk(GenCE(anchor=anchor), population, never) == math.inf
+    assert risk(cross_entropy(), population, never) == math.inf
+    terms = log_sum_terms(population, never)
+    assert terms[2] == math.inf
+    assert terms[:2].isfinite().all()
+    assert anchor_term(population, never) == math.inf
+
+
+def test_anchor_term_is_finite_where_the_forecast_is_zero_at_one_input():
+    population = COMPLETE["random"]
+    forecast = population.kernel.clone()
+    forecast[0] = torch.tensor([0.0, 0.5, 0.5])
+    expected = (population.prior * (population.prior / population.marginal(forecast)).log()).sum().item()
+    assert anchor_term(population, forecast) == pytest.approx(expected, abs=1e-15)
+    assert risk(GenCE(), population, forecast) == math.inf
+    assert log_sum_terms(population, forecast)[0] == math.inf
+    uniform = torch.full((3,), 1 / 3, dtype=torch.float64)
+    given = (uniform * (uniform / population.marginal(forecast)).log()).sum().item()
+    assert anchor_term(population, forecast, uniform) == pytest.approx(given, abs=1e-15)
+
+
+def test_the_right_order_is_not_enough():
+    """GenCE looks at the ratios within a column and not at its order alone."""
+    population = Population(torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]]).double())
+    sharper = torch.tensor([[0.99, 0.01], [0.6, 0.4], [0.02, 0.98]]).double()
+    assert torch.equal(population.kernel.argsort(0), sharper.argsort(0))
+    assert log_sum_terms(population, sharper).min() > 0.05
+
+
+def test_priors_are_checked():
+    population = COMPLETE["random"]
+    four = torch.full((4,), 0.25)
+    with pytest.raises(ValueError, match=r"prior: expected shape \(3,\).*got \(4,\)"):
+        risk(GenCE(anchor=0.1, prior=four), population, population.kernel)
+    with pytest.raises(ValueError, match=r"prior: expected shape \(3,\).*got \(4,\)"):
+        anchor_term(population, population.kernel, four)
+    with pytest.raises(ValueError, match=r"prior: .*sum of 6"):
+        GenCE(anchor=0.1, prior=torch.tensor([1.0, 2.0, 3.0]))
 
 
 def test_forecasts_are_checked():

@@ -13,7 +13,9 @@ from gence.theory import Check, verify, write_figures
 from gence.theory.figures import FIGURES
 
 PAGE = Path(__file__).parents[2] / "docs" / "theory.md"
-MODULES = ("completeness", "drift", "figures", "finite_batch", "kernels", "minimise", "risk", "scores", "verify")
+MODULES = (
+    "completeness", "drift", "figures", "finite_batch", "kernels", "measured", "minimise", "risk", "scores", "verify",
+)  # fmt: skip
 
 
 def test_every_check_passes_and_has_its_own_name():

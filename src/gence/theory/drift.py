@@ -1,11 +1,13 @@
 """Why the class marginal is almost free under GenCE: curvature and loss along the class-bias directions z -> z + b.
 
-Adding b to every row's logits moves the predicted marginal and nothing else that GenCE looks at: it ranks samples
-within a class. The Hessian in b is, with A_j = diag(p_j) - p_j p_j^T and omega_jk = p_jk / S_k,
+Adding b to every row's logits multiplies column k by exp(b_k) and then divides each row by its new sum. GenCE does not
+see the scale of a column, so it feels b only through those sums, as far as they differ between rows: not at all where
+all rows are alike. The Hessian in b is, with A_j = diag(p_j) - p_j p_j^T and omega_jk = p_jk / S_k,
 
     H = (1/n) sum_j A_j - sum_k rho_k [ sum_j omega_jk A_j - Cov_{omega_k}(p_j) ],      rho_k = T_k/n - anchor * pi_k,
 
-where cross-entropy has rho = 0. Once the marginal is right (S = T), the A_j cancel and only the covariances are left.
+where cross-entropy has rho = 0. Once the marginal is right (S = T), the A_j cancel and only the covariances are left:
+there GenCE is convex in b. Away from it, it need not be.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import torch
 from torch import Tensor
 
 from gence.losses import gen_cross_entropy
+from gence.theory._checks import checked_anchor, checked_prior
 
 
 def bias_curvature(logits: Tensor, target: Tensor, *, anchor: float = 0.0, prior: Tensor | None = None) -> Tensor:
@@ -28,8 +31,8 @@ def bias_curvature(logits: Tensor, target: Tensor, *, anchor: float = 0.0, prior
         prior: (K,) of the anchor; the batch's own label distribution when None.
 
     Returns:
-        Symmetric float64 matrix with the all-ones vector in its null space. It may have negative eigenvalues: GenCE is
-        not convex in b.
+        Symmetric float64 matrix with the all-ones vector in its null space. It may have negative eigenvalues where the
+        marginal is off its place: GenCE is not convex in b.
 
     >>> logits = torch.eye(3).repeat(4, 1)
     >>> target = torch.arange(3).repeat(4)
@@ -38,10 +41,11 @@ def bias_curvature(logits: Tensor, target: Tensor, *, anchor: float = 0.0, prior
     (0.077, 0.578)
     """
     n, K = _check_batch(logits, target)
+    anchor, prior = checked_anchor(anchor), checked_prior(prior, K)
     p = logits.detach().double().softmax(1)  # (n, K)
     omega = logits.detach().double().log_softmax(1).softmax(0)  # (n, K): each column sums to 1, no S that underflows
     labels = torch.bincount(target, minlength=K).double() / n  # (K,)
-    rho = labels - anchor * (labels if prior is None else prior.double())  # (K,)
+    rho = labels - anchor * (labels if prior is None else prior)  # (K,)
     row_weight = 1 / n - omega @ rho  # (n,): what is left of A_j
     within = torch.diag(row_weight @ p) - p.T @ (row_weight[:, None] * p)
     centre = omega.T @ p  # (K, K): row k is the mean of p_j under omega_k
@@ -55,9 +59,11 @@ def bias_profile(
 ) -> Tensor:
     """Loss of a batch when offset b is added to the logit of class ``index``, for each b of ``offsets``, float64."""
     _, K = _check_batch(logits, target)
+    if not 0 <= index < K:
+        raise ValueError(f"index: expected a class from 0 to {K - 1}, got {index}.")
+    anchor, prior = checked_anchor(anchor), checked_prior(prior, K)
     direction = torch.nn.functional.one_hot(torch.tensor(index), K).double()
     z = logits.detach().double()
-    prior = None if prior is None else prior.double()
     losses = [gen_cross_entropy(z + b * direction, target, anchor=anchor, prior=prior) for b in offsets.double()]
     return torch.stack(losses)
 
@@ -69,6 +75,8 @@ def toy_logits(classes: int, sharpness: float, per_class: int = 1) -> tuple[Tens
         Logits (classes * per_class, classes) in float64 and targets.
     """
     _check_toy(classes, sharpness)
+    if per_class < 1:
+        raise ValueError(f"per_class: expected at least 1 sample of each class, got {per_class}.")
     margin = math.log(sharpness) - math.log((1 - sharpness) / (classes - 1))
     target = torch.arange(classes).repeat(per_class)
     return margin * torch.nn.functional.one_hot(target, classes).double(), target
@@ -88,6 +96,7 @@ def toy_curvature(classes: int, sharpness: float, *, anchor: float = 0.0) -> flo
     (0.0, 0.1)
     """
     _check_toy(classes, sharpness)
+    anchor = checked_anchor(anchor)
     r = sharpness - (1 - sharpness) / (classes - 1)
     discriminative = (1 - r * r) / classes
     return (1 - anchor) * r * r * discriminative + anchor * discriminative
@@ -103,6 +112,7 @@ def toy_profile(classes: int, sharpness: float, offsets: Tensor, *, anchor: floa
         anchor: 0 for GenCE, 1 for CE (batch's own prior).
     """
     _check_toy(classes, sharpness)
+    anchor = checked_anchor(anchor)
     K, b = classes, offsets.double()
     b = torch.cat([b.flatten(), b.new_zeros(1)])  # the last entry is the reference
     m = torch.full_like(b, math.log(sharpness) - math.log((1 - sharpness) / (K - 1)))
@@ -130,7 +140,7 @@ def toy_plateau(classes: int, *, anchor: float = 0.0) -> float:
     """
     if classes < 2:
         raise ValueError(f"classes: expected at least 2, got {classes}.")
-    return math.log(classes) / classes if anchor == 0 else math.inf
+    return math.log(classes) / classes if checked_anchor(anchor) == 0 else math.inf
 
 
 def _check_batch(logits: Tensor, target: Tensor) -> tuple[int, int]:
@@ -140,6 +150,8 @@ def _check_batch(logits: Tensor, target: Tensor) -> tuple[int, int]:
             "flatten dense inputs to rows first."
         )
     n, K = logits.shape
+    if n == 0 or K == 0:
+        raise ValueError(f"logits: expected at least one row and one class, got shape {tuple(logits.shape)}.")
     if target.is_floating_point() or bool((target < 0).any()) or bool((target >= K).any()):
         seen = target.dtype if target.is_floating_point() else f"{int(target.min())} to {int(target.max())}"
         raise ValueError(f"target: expected class indices from 0 to {K - 1}, got {seen}.")

@@ -11,6 +11,7 @@ import torch
 from gence.theory.drift import toy_curvature, toy_plateau, toy_profile
 from gence.theory.finite_batch import batch_size_table
 from gence.theory.kernels import proportional_population, random_population
+from gence.theory.measured import curvature_while_training
 from gence.theory.minimise import equivalence_family
 from gence.theory.risk import anchor_term, excess_risk, log_sum_terms
 from gence.theory.scores import GenCE, cross_entropy
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CLASSES = 10
+SEEDS = 3  # networks measured
 BLUE, ORANGE, GREEN = "#0072b2", "#d55e00", "#009e73"  # told apart under the common colour-vision deficiencies
 
 
@@ -39,7 +41,7 @@ def rewards_figure() -> Figure:
     labels = [f"class {k + 1}" for k in range(population.classes)]
     axes.stackplot(shares, *terms.T, labels=labels, colors=[BLUE, ORANGE, GREEN], alpha=0.75)
     axes.set(xlabel="share of the truth in the forecast", ylabel="excess risk (nats)", xlim=(0, 1))
-    axes.set_title("Each class pays for ranking its inputs wrongly")
+    axes.set_title("Each class pays for the shape of its column, not for its scale")
     axes.legend(frameon=False)
     return figure
 
@@ -63,16 +65,27 @@ def family_figure() -> Figure:
 
 
 def curvature_figure() -> Figure:
-    """Curvature along class biases against sharpness, on the toy of ten classes."""
-    sharpness = torch.linspace(1 / CLASSES, 0.9999, 200, dtype=torch.float64)
-    figure = _figure()
-    axes = figure.subplots()
+    """Curvature along class biases against sharpness: on the toy of ten classes, and on networks while they train."""
+    sharpness = torch.linspace(1 / CLASSES, 0.9999, 200, dtype=torch.float64).tolist()
+    figure = _figure(width=9.6)
+    toy, network = figure.subplots(1, 2)
+    curves = {a: [toy_curvature(CLASSES, p, anchor=a) for p in sharpness] for a in (1.0, 0.0, 0.1)}
     for name, anchor, colour in (("CE", 1.0, BLUE), ("GenCE", 0.0, ORANGE), ("anchored 0.1", 0.1, GREEN)):
-        curvature = [toy_curvature(CLASSES, p, anchor=anchor) for p in sharpness.tolist()]
-        axes.plot(sharpness, curvature, label=name, color=colour)
-    axes.set(xlabel="probability of the own class", ylabel="curvature along a class bias", ylim=(0, None))
-    axes.set_title("Near a guess, GenCE does not feel the biases")
-    axes.legend(frameon=False)
+        toy.plot(sharpness, curves[anchor], label=name, color=colour)
+    toy.set(xlabel="probability of the own class", ylabel="curvature along a class bias", ylim=(0, None))
+    toy.set_title("Near a guess, GenCE does not feel the biases")
+    toy.legend(frameon=False)
+
+    ratio = [plain / discriminative for plain, discriminative in zip(curves[0.0], curves[1.0], strict=True)]
+    network.plot(sharpness, ratio, color="0.5", label="toy, closed form")
+    found = [point for seed in range(SEEDS) for point in curvature_while_training(seed=seed)]
+    confidence = [point.confidence for point in found]
+    network.plot(confidence, [point.ratio for point in found], "o", color=ORANGE, label="networks, as they train")
+    balanced = [point.balanced_ratio for point in found]
+    network.plot(confidence, balanced, "o", color=BLUE, fillstyle="none", label="the same, marginal put right")
+    network.set(xlabel="mean probability of the true class", ylabel="curvature, GenCE over CE", ylim=(0, 1))
+    network.set_title(f"Measured on digits, {SEEDS} networks")
+    network.legend(frameon=False)
     return figure
 
 

@@ -60,8 +60,10 @@ class BatchRisk:
         """Enumerate the batches of ``batch_size`` draws from ``population``."""
         if batch_size < 1:
             raise ValueError(f"batch_size: expected at least 1, got {batch_size}.")
+        score = score or GenCE()
+        score.prior_of(population)  # a prior of another number of classes is named before it is multiplied
         counts = batch_multisets(population.points, batch_size)
-        return cls(population, score or GenCE(), counts, multinomial_probabilities(counts, population.weights))
+        return cls(population, score, counts, multinomial_probabilities(counts, population.weights))
 
     @property
     def batch_size(self) -> int:
@@ -69,7 +71,7 @@ class BatchRisk:
         return int(self.counts[0].sum())
 
     def __call__(self, log_forecast: Tensor) -> Tensor:
-        """Exact expected loss: CE + E[T_k log S_k] / B, plus the anchor."""
+        """Exact expected loss: CE + E[T_k log S_k] / B, plus the anchor; +inf where a label that occurs is given 0."""
         population, B = self.population, self.batch_size
         # log sum_j p_jk; an input that the batch lacks has log 0 = -inf and drops out of the sum.
         log_s = (self.counts.log()[:, :, None] + log_forecast).logsumexp(1)  # (batches, K)
@@ -77,6 +79,8 @@ class BatchRisk:
         weights = population.weights[:, None] * population.kernel
         cross_entropy = -torch.where(weights > 0, weights * log_forecast, 0.0).sum()
         generative: Tensor = cross_entropy + self.probabilities @ _product(label_mass, log_s).sum(1)
+        # inf - inf otherwise. The same convention as the score's: 0/0 is +inf.
+        generative = torch.where(cross_entropy == torch.inf, torch.inf, generative)
         if self.score.anchor == 0:
             return generative
         prior = label_mass if self.score.prior is None else self.score.prior
@@ -92,7 +96,8 @@ class BatchRisk:
         counts = torch.arange(B + 1, dtype=torch.float64)  # (B + 1,)
         log_choose = torch.lgamma(torch.tensor(B + 1.0, dtype=torch.float64))
         log_choose = log_choose - torch.lgamma(counts + 1) - torch.lgamma(B - counts + 1)
-        probability = (log_choose + torch.xlogy(counts, pi) + torch.xlogy(B - counts, 1 - pi)).exp()  # (K, B + 1)
+        rest = (1 - pi).clamp_min(0)  # weights that sum to 1 + 2e-16 give a certain class a pi above 1
+        probability = (log_choose + torch.xlogy(counts, pi) + torch.xlogy(B - counts, rest)).exp()  # (K, B + 1)
         share = counts / B
         return (probability * torch.xlogy(share, share)).sum()
 
@@ -112,7 +117,8 @@ def batch_risk(population: Population, forecast: Tensor, batch_size: int, score:
         score: GenCE with its anchor; plain GenCE when None.
 
     Returns:
-        The expected loss. Subtract log B to compare it with the population risk, which averages where a batch sums.
+        The expected loss, +inf if the forecast gives 0 to a label that occurs. Subtract log B to compare it with the
+        population risk, which averages where a batch sums.
     """
     return BatchRisk.of(population, batch_size, score)(checked_log_forecast(population, forecast)).item()
 

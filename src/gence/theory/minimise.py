@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,6 +16,8 @@ from gence.theory.scores import Score
 
 _STEP_SIZES = tuple(2.0**-i for i in range(12))
 _LONGEST_STEP = 4.0  # in logits: a risk that is minimised at infinity must not overflow on the way
+_MOST_STEPS = 2000  # most starts need some tens; the curved valley of a nearly incomplete kernel takes hundreds
+_EQUAL_RISKS = 1e-10  # starts that reached the minimum agree to rounding, about 1e-15
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,11 +28,27 @@ class Minimisers:
         forecasts: (starts, m, K) forecasts.
         risks: (starts,) their risks.
         gradient_norm: the largest gradient entry left over all starts, in logits.
+        tolerance: the gradient entry at which a start was to stop.
     """
 
     forecasts: Tensor
     risks: Tensor
     gradient_norm: float
+    tolerance: float
+
+    @property
+    def converged(self) -> bool:
+        """Whether every start stopped for want of a gradient, and all at the same risk.
+
+        The second is needed because plain GenCE has plateaus: a start that has made a class vanishingly rare has
+        almost no gradient left, yet a risk above the minimum. ``forecasts[risks.argmin()]`` is the best one found.
+        """
+        return self.gradient_norm <= self.tolerance and self.risk_gap <= _EQUAL_RISKS
+
+    @property
+    def risk_gap(self) -> float:
+        """Highest minus lowest risk of the starts."""
+        return (self.risks.max() - self.risks.min()).item()
 
     @property
     def spread(self) -> float:
@@ -48,7 +67,7 @@ def minimise(
     starts: int = 6,
     seed: int = 0,
     tolerance: float = 1e-13,
-    max_steps: int = 300,
+    max_steps: int = _MOST_STEPS,
 ) -> Minimisers:
     """Minimise the population risk of ``score`` over all forecasts.
 
@@ -60,8 +79,12 @@ def minimise(
         population: P_X and q.
         starts: number of random starts (standard normal logits, doubled).
         seed: of the starts.
-        tolerance: stop when no gradient entry of any start exceeds it.
-        max_steps: give up after this many steps; look at ``gradient_norm``.
+        tolerance: a start stops when none of its gradient entries exceeds it.
+        max_steps: give up after this many steps.
+
+    Returns:
+        Where the starts ended. If not all of them reached the minimum, a RuntimeWarning says so, and ``converged`` is
+        False.
     """
     return minimise_objective(
         lambda log_forecast: expected_score(score, population, log_forecast),
@@ -80,13 +103,13 @@ def minimise_objective(
     starts: int = 6,
     seed: int = 0,
     tolerance: float = 1e-13,
-    max_steps: int = 300,
+    max_steps: int = _MOST_STEPS,
 ) -> Minimisers:
     """Minimise any smooth function of log-forecasts (m, K) by Newton's method, all starts at once.
 
     The Newton step uses |eigenvalue| of the Hessian, so that it leaves saddles instead of walking into them, and each
     start takes the best of twelve step lengths. L-BFGS stalls near 1e-6 in flat valleys such as an incomplete
-    kernel's.
+    kernel's. A start that has arrived stands still: further steps along such a valley would follow rounding errors.
     """
     m, K = shape
     generator = torch.Generator().manual_seed(seed)
@@ -102,38 +125,53 @@ def minimise_objective(
 
     gradient = gradients(logits)
     for _ in range(max_steps):
-        if gradient.abs().max() <= tolerance:
+        moving = torch.nonzero(gradient.abs().amax(1) > tolerance)[:, 0]  # (moving,): the starts that still move
+        if len(moving) == 0:
             break
-        eigenvalues, vectors = torch.linalg.eigh(hessians(logits))
+        here, slope = logits[moving], gradient[moving]
+        eigenvalues, vectors = torch.linalg.eigh(hessians(here))
         scale = eigenvalues.abs().clamp_min(1e-14)
-        step = -(vectors @ ((vectors.mT @ gradient[..., None]) / scale[..., None]))[..., 0]  # (starts, mK)
+        step = -(vectors @ ((vectors.mT @ slope[..., None]) / scale[..., None]))[..., 0]  # (moving, mK)
         step = step * (_LONGEST_STEP / step.abs().amax(1, keepdim=True).clamp_min(_LONGEST_STEP))
-        candidates = logits + sizes[:, None, None] * step  # (sizes, starts, mK)
-        candidate_values = values(candidates.flatten(0, 1)).view(len(sizes), starts)
+        candidates = here + sizes[:, None, None] * step  # (sizes, moving, mK)
+        candidate_values = values(candidates.flatten(0, 1)).view(len(sizes), len(moving))
         # Near the minimum values tie to rounding; there the full Newton step is the accurate one.
         best = candidate_values.amin(0)
         close = candidate_values[0] <= best + 1e-15 * (1 + best.abs())
         chosen = torch.where(close, 0, candidate_values.argmin(0))
-        logits = candidates[chosen, torch.arange(starts)]
-        gradient = gradients(logits)
-    return Minimisers(
+        logits[moving] = candidates[chosen, torch.arange(len(moving))]
+        gradient[moving] = gradients(logits[moving])
+    found = Minimisers(
         forecasts=logits.view(starts, m, K).softmax(-1),
         risks=values(logits),
         gradient_norm=gradient.abs().max().item(),
+        tolerance=tolerance,
     )
+    if not found.converged:
+        warnings.warn(
+            f"Not every start reached the minimum: after at most {max_steps} steps the largest gradient is "
+            f"{found.gradient_norm:.1e} (tolerance {tolerance:.1e}) and the risks of {starts} starts differ by up to "
+            f"{found.risk_gap:.1e}. Raise max_steps, or use the start of the lowest risk.",
+            RuntimeWarning,
+            stacklevel=3,  # the caller of minimise or of minimise_batch_risk
+        )
+    return found
 
 
 def equivalence_family(population: Population, *, members: int = 5, seed: int = 0) -> Tensor:
     """Forecasts that GenCE cannot tell from the truth, (members, m, K): each column scaled by its own constant.
 
     For alpha in the kernel's null space, p_k = (1 + t alpha_k) q_k still sums to 1 at every input, and dividing by
-    the marginal removes the scale: all members have the truth's risk. Member i scales a random null direction so far
-    that its most shrunken column keeps between 10 % and 90 % of its mass.
+    the marginal removes the scale: all members have the truth's risk. A class that never occurs has no column to
+    scale, but can take mass: any p_k = c_k q_k with sum_k c_k q_k <= 1 at every input will do, if such classes get
+    what is missing. Member i goes so far along a random direction of this kind that its most shrunken column keeps
+    between 90 % (the first) and 10 % (the last) of its mass.
 
     Raises:
         ValueError: the kernel is complete, so that the family is the truth alone.
     """
-    null_space = completeness(population.kernel).null_space  # (K, K - rank)
+    kernel = population.kernel
+    null_space = completeness(kernel).null_space  # (K, K - rank)
     if null_space.shape[1] == 0:
         raise ValueError(
             "population: its kernel is complete, so GenCE has no other minimiser than the truth; "
@@ -142,7 +180,15 @@ def equivalence_family(population: Population, *, members: int = 5, seed: int = 
     generator = torch.Generator().manual_seed(seed)
     mixture = torch.randn(null_space.shape[1], members, generator=generator, dtype=torch.float64)
     alpha = (null_space @ mixture).T  # (members, K)
+    never = kernel.amax(0) == 0  # (K,)
+    if bool(never.any()):
+        # Less alpha gives up mass at every input; what it has for a class that never occurs scales nothing.
+        alpha = (alpha - torch.rand(alpha.shape, generator=generator, dtype=torch.float64)).masked_fill(never, 0.0)
+    most = -alpha.amin(1, keepdim=True)  # > 0: a null alpha has both signs where q > 0, and less of it is lower still
     shrink = torch.linspace(0.1, 0.9, members, dtype=torch.float64)[:, None]
-    most = -alpha.amin(1, keepdim=True)  # a null alpha has both signs, as q >= 0, unless a class never occurs
-    scaled = alpha * (shrink / torch.where(most > 0, most, 1.0))
-    return (1 + scaled)[:, None, :] * population.kernel
+    family = (1 + alpha * (shrink / most))[:, None, :] * kernel  # (members, m, K)
+    if bool(never.any()):
+        share = torch.rand(members, int(never.sum()), generator=generator, dtype=torch.float64)
+        missing = (1 - family.sum(2, keepdim=True)).clamp_min(0)  # (members, m, 1)
+        family[:, :, never] = missing * (share / share.sum(1, keepdim=True))[:, None, :]
+    return family

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gence.theory.kernels import Population, check_kernel
-from gence.theory.scores import GenCE, Score
+from gence.theory.scores import GenCE, Score, kl_from_logs, log_marginal
 
 
 def expected_score(score: Score, population: Population, log_forecast: Tensor) -> Tensor:
@@ -24,6 +24,9 @@ def risk(score: Score, population: Population, forecast: Tensor) -> float:
         score: pointwise or non-local scoring rule.
         population: P_X and the true posterior q.
         forecast: p (m, K), rows on the simplex.
+
+    Returns:
+        The risk; +inf for a logarithmic score if the forecast gives 0 to a label that occurs.
 
     >>> from gence.theory import GenCE, Population
     >>> population = Population(torch.tensor([[0.9, 0.1], [0.2, 0.8]], dtype=torch.float64))
@@ -43,21 +46,29 @@ def log_sum_terms(population: Population, forecast: Tensor) -> Tensor:
 
     Term k is E_x[q_k log(q_k / p_k)] - pi_k log(pi_k / s_k), which is pi_k KL(q(x|k) || p(x|k)): how badly the
     forecast's class-conditional distribution over inputs misses the true one. Nothing in it sees the scale of column
-    k.
+    k. It is +inf if the forecast gives 0 to k at an input where k occurs, at that one alone or at all.
     """
     weights = population.weights[:, None]
     log_p = checked_log_forecast(population, forecast)
-    log_s = (log_p + weights.log()).logsumexp(0)  # (K,)
+    log_s = log_marginal(log_p, population)  # (K,)
     joint = weights * population.kernel  # (m, K)
     log_q_given_k = joint.log() - population.prior.log()  # (m, K): log q(x|k)
-    log_p_given_k = weights.log() + log_p - log_s
+    log_p_given_k = torch.where(log_p == -torch.inf, log_p, weights.log() + log_p - log_s)  # not inf - inf
     return torch.where(joint > 0, joint * (log_q_given_k - log_p_given_k), 0.0).sum(0)
 
 
 def anchor_term(population: Population, forecast: Tensor, prior: Tensor | None = None) -> float:
-    """KL(prior || s): what the anchor adds to the K log-sum terms, once for each unit of anchor."""
-    anchored, plain = GenCE(anchor=1.0, prior=prior), GenCE()
-    return risk(anchored, population, forecast) - risk(plain, population, forecast)
+    """KL(prior || s): what the anchor adds to the K log-sum terms, once for each unit of anchor.
+
+    Finite wherever s_k > 0 for the classes of the prior, even if the forecast gives 0 at single inputs.
+
+    Args:
+        population: P_X and q.
+        forecast: p (m, K).
+        prior: (K,); the population's class marginal when None.
+    """
+    log_s = log_marginal(checked_log_forecast(population, forecast), population)  # (K,)
+    return kl_from_logs(GenCE(prior=prior).prior_of(population), log_s).item()
 
 
 def checked_log_forecast(population: Population, forecast: Tensor) -> Tensor:

@@ -14,7 +14,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from gence.theory.kernels import Population, check_kernel
+from gence.theory._checks import checked_anchor, checked_prior
+from gence.theory.kernels import Population
 
 
 class Score(Protocol):
@@ -89,27 +90,48 @@ class GenCE:
     s_k = E_x p(k|x). With ``prior=None`` the anchor is the labels' own distribution: the population's class marginal
     here, the batch's label distribution in a finite batch.
 
+    Where p(k|x) = 0 the score of k is +inf, as cross-entropy's is. If p(k|x) = 0 at every input, s_k is 0 too and the
+    ratio 0/0; the score is +inf then as well, by convention, so that never to predict a class is not a way out.
+
     Attributes:
-        anchor: strength a >= 0; 0 is the paper's loss.
+        anchor: strength a >= 0, finite; 0 is the paper's loss.
         prior: (K,) class distribution the anchor pulls to. A prior that is not the population's makes the score
             improper.
+
+    >>> population = Population(torch.tensor([[0.9, 0.1], [0.2, 0.8]], dtype=torch.float64))
+    >>> certain = torch.tensor([[1.0, 0.0], [1.0, 0.0]], dtype=torch.float64)
+    >>> GenCE()(certain.log(), population)[:, 1]
+    tensor([inf, inf], dtype=torch.float64)
     """
 
     anchor: float = 0.0
     prior: Tensor | None = None
 
     def __post_init__(self) -> None:
-        if not self.anchor >= 0:
-            raise ValueError(f"anchor: expected anchor >= 0, got {self.anchor}.")
-        if self.prior is not None:
-            object.__setattr__(self, "prior", check_kernel(self.prior[None], "prior")[0])
+        object.__setattr__(self, "anchor", checked_anchor(self.anchor))
+        prior = checked_prior(self.prior)
+        if prior is not None:
+            object.__setattr__(self, "prior", prior / prior.sum())
 
     def __call__(self, log_forecast: Tensor, population: Population) -> Tensor:
         """Return the (m, K) table of scores."""
-        log_marginal = (log_forecast + population.weights.log()[:, None]).logsumexp(0)  # (K,)
-        prior = population.prior if self.prior is None else self.prior
-        score: Tensor = log_marginal - log_forecast
-        return score if self.anchor == 0 else score + self.anchor * kl_from_logs(prior, log_marginal)
+        log_s = log_marginal(log_forecast, population)  # (K,)
+        score = torch.where(log_forecast == -torch.inf, torch.inf, log_s - log_forecast)  # not inf - inf
+        return score if self.anchor == 0 else score + self.anchor * kl_from_logs(self.prior_of(population), log_s)
+
+    def prior_of(self, population: Population) -> Tensor:
+        """Return the prior (K,) of the anchor: the one given, or the population's class marginal.
+
+        Raises:
+            ValueError: the prior given is one over another number of classes.
+        """
+        prior = checked_prior(self.prior, population.classes)
+        return population.prior if prior is None else prior
+
+
+def log_marginal(log_forecast: Tensor, population: Population) -> Tensor:
+    """Log of the predicted class marginal, log s_k = log E_x p(k|x), (K,)."""
+    return (log_forecast + population.weights.log()[:, None]).logsumexp(0)
 
 
 def kl_from_logs(prior: Tensor, log_marginal: Tensor) -> Tensor:
