@@ -132,3 +132,20 @@ def test_lightning_repeats_dropout_and_leaves_the_loss_alone() -> None:
 def test_lightning_names_a_loader_that_does_not_look_ahead() -> None:
     with pytest.raises(TypeError, match="expected a LookAheadLoader with group_size=4, got group_size=2"):
         trainers.train_lightning(8, 4, group_size=2)
+
+
+@pytest.mark.parametrize("framework", ["huggingface", "lightning"])
+def test_the_monitor_sees_the_rows_of_all_processes(
+    framework: str, ranks: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    import gence
+    from gence.integrations import huggingface, lightning
+
+    monitor = gence.MarginalMonitor()
+    if framework == "huggingface":
+        trainers.train_huggingface(tmp_path, 32, 1, callbacks=[huggingface.MarginalCallback(monitor)])
+    else:
+        trainers.train_lightning(32, 1, callbacks=[lightning.MarginalCallback(monitor)])
+    first, second = (rank[framework]["history"] for rank in ranks)
+    assert first == second
+    assert first == pytest.approx(monitor.history, rel=1e-3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,32 +56,46 @@ def bert(dropout: float = 0.0) -> nn.Module:
 
 
 def train_huggingface(
-    folder: Path, batch_size: int, accumulation: int, *, exact: bool = True, dropout: float = 0.0
+    folder: Path,
+    batch_size: int,
+    accumulation: int,
+    *,
+    exact: bool = True,
+    dropout: float = 0.0,
+    callbacks: Sequence[Any] = (),
+    resume: str | None = None,
+    **more: Any,
 ) -> dict[str, Any]:
     """SGD and not Adam, which blows gradients that are 0 but for rounding up to whole steps."""
     from transformers import Trainer, TrainingArguments
 
     from gence.integrations.huggingface import GenCETrainer, loss_of_outputs
 
-    arguments = TrainingArguments(
-        output_dir=str(folder),
-        use_cpu=True,
-        per_device_train_batch_size=batch_size,
-        per_device_eval_batch_size=32,
-        gradient_accumulation_steps=accumulation,
-        num_train_epochs=2,
-        learning_rate=0.5,
-        optim="sgd",
-        logging_steps=1,
-        save_strategy="no",
-        report_to=[],
-        disable_tqdm=True,
-        seed=3,
-    )
+    settings: dict[str, Any] = {
+        "output_dir": str(folder),
+        "use_cpu": True,
+        "per_device_train_batch_size": batch_size,
+        "per_device_eval_batch_size": 32,
+        "gradient_accumulation_steps": accumulation,
+        "num_train_epochs": 2,
+        "learning_rate": 0.5,
+        "optim": "sgd",
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": [],
+        "disable_tqdm": True,
+        "seed": 3,
+    }
+    arguments = TrainingArguments(**{**settings, **more})
     model = bert(dropout)
     seen: list[Tensor] = []  # logits of every forward pass
     model.register_forward_hook(lambda module, inputs, output: seen.append(output["logits"].detach()))
-    common: dict[str, Any] = {"model": model, "args": arguments, "train_dataset": tokens()}
+    common: dict[str, Any] = {
+        "model": model,
+        "args": arguments,
+        "train_dataset": tokens(),
+        "callbacks": list(callbacks),
+    }
     if exact:
         trainer = GenCETrainer(**common, eval_dataset=tokens(), criterion=criterion())
     else:
@@ -89,9 +104,10 @@ def train_huggingface(
             **common, compute_loss_func=lambda outputs, labels, **_: loss_of_outputs(loss, outputs, labels)
         )
     start = weights(trainer.model)
-    trainer.train()
+    trainer.train(resume_from_checkpoint=resume)
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     found = {"weights": weights(trainer.model), "moved": weights(trainer.model) - start, "losses": losses, "seen": seen}
+    found["trainer"] = trainer
     if exact:
         found["eval_loss"] = trainer.evaluate()["eval_loss"]
     return found
@@ -111,6 +127,8 @@ def train_lightning(
     devices: int = 1,
     epochs: int = 2,
     group_size: int | None = None,
+    callbacks: Sequence[Any] = (),
+    resume: Path | None = None,
     **more: Any,
 ) -> dict[str, Any]:
     import lightning
@@ -151,16 +169,15 @@ def train_lightning(
         accumulate_grad_batches=accumulation,
         gradient_clip_val=1.0,
         use_distributed_sampler=False,
-        callbacks=[ExactAccumulation()] if exact else [],
-        logger=False,
-        enable_checkpointing=False,
+        callbacks=[ExactAccumulation(), *callbacks] if exact else list(callbacks),
         enable_progress_bar=False,
         enable_model_summary=False,
-        **more,
+        **{"logger": False, "enable_checkpointing": False, **more},
     )
     torch.manual_seed(7)
     # Lightning would shuffle for several ranks, and then the batches would hold other rows than one process's.
     sampler = DistributedSampler(images(), devices, int(os.environ["RANK"]), shuffle=False) if devices > 1 else None
     loader = LookAheadLoader(images(), batch_size=batch_size, group_size=group_size or accumulation, sampler=sampler)
-    trainer.fit(module, loader)
-    return {"weights": weights(module), "losses": module.losses, "seen": module.seen, "module": module}
+    trainer.fit(module, loader, ckpt_path=resume)
+    found: dict[str, Any] = {"weights": weights(module), "losses": module.losses, "seen": module.seen}
+    return {**found, "module": module, "trainer": trainer}

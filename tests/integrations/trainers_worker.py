@@ -8,13 +8,20 @@ from pathlib import Path
 
 import torch
 
+from gence.integrations import huggingface, lightning
 from tests.integrations import trainers
 
 
 def main(folder: Path) -> None:
-    found = {"huggingface": trainers.train_huggingface(folder / "trainer", 4, 4)}
-    lightning = trainers.train_lightning(4, 4, devices=2)
-    found["lightning"] = {"weights": lightning["weights"], "losses": lightning["losses"]}
+    watched = huggingface.MarginalCallback(), lightning.MarginalCallback()
+    found = {
+        "huggingface": trainers.train_huggingface(folder / "trainer", 4, 4, callbacks=watched[:1]),
+        "lightning": trainers.train_lightning(4, 4, devices=2, callbacks=watched[1:]),
+    }
+    for result, callback in zip(found.values(), watched, strict=True):
+        del result["trainer"]
+        result["history"] = callback.monitor.history
+    del found["lightning"]["module"]
     torch.save(found, folder / f"rank{os.environ['RANK']}.pt")
 
 

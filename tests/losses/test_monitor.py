@@ -1,12 +1,14 @@
 """MarginalMonitor against the definition, its window, its one warning, and its checkpoint."""
 
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
-from gence import TwoHot
+from gence import GenCELoss, TwoHot, two_pass_backward
 from gence.losses.monitor import MarginalDriftWarning, MarginalMonitor
 
 
@@ -181,3 +183,190 @@ def test_an_ignored_row_may_hold_anything():
 def test_targets_are_checked(target, message):
     with pytest.raises((TypeError, ValueError, IndexError), match=message):
         MarginalMonitor().update(logits(), target)
+
+
+def long_tail(K=10, rho=100.0):
+    prior = torch.logspace(0, -1, K, base=rho)
+    return prior / prior.sum()
+
+
+def test_without_a_prior_the_warning_says_that_a_uniform_one_was_assumed():
+    """A perfect model of a long tail is as far from uniform as one that drifted."""
+    prior = long_tail()
+    monitor = MarginalMonitor()
+    monitor.update(prior.log().expand(50, -1))
+    with pytest.warns(MarginalDriftWarning, match=r"far from uniform.* uniform prior was assumed.*prior=.*the labels"):
+        assert monitor.check() > 0.5
+    told = MarginalMonitor(prior)
+    told.update(prior.log().expand(50, -1))
+    assert told.check() < 1e-6  # a warning would be an error
+
+
+@pytest.mark.parametrize(
+    ("prior", "target", "words"),
+    [(torch.full((4,), 0.25), None, "the one given"), (None, torch.arange(40) % 4, "the distribution of the labels")],
+)
+def test_the_warning_names_the_prior(prior, target, words):
+    monitor = MarginalMonitor(prior)
+    monitor.update(logits(shift=10.0), target)
+    with pytest.warns(MarginalDriftWarning, match=rf"has drifted.*The prior is {words}\. Train with"):
+        monitor.check()
+
+
+@pytest.mark.parametrize("labelled_first", [True, False])
+def test_unlabelled_rows_take_no_part_where_the_labels_are_the_prior(labelled_first):
+    labels, unlabelled = torch.arange(40) % 3, logits(seed=1, shift=10.0)
+    updates = [(logits(), labels), (unlabelled, None)]
+    mixed, given = MarginalMonitor(), MarginalMonitor(torch.full((4,), 0.25))
+    for update in updates if labelled_first else updates[::-1]:
+        mixed.update(*update)
+        given.update(*update)
+    close(mixed.kl(), divergence(torch.bincount(labels, minlength=4) / 40, logits()))
+    close(mixed.marginal(), logits().double().softmax(1).mean(0))
+    close(given.kl(), divergence(given.prior, torch.cat([logits(), unlabelled])))  # a prior is for all rows
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_predictions_that_are_nan_are_said_once(value):
+    monitor, spoilt = MarginalMonitor(), logits()
+    spoilt[3, 1] = value
+    monitor.update(spoilt)
+    with pytest.warns(RuntimeWarning, match="predictions since the last check are NaN") as caught:
+        monitor.check()
+    assert len(caught) == 1
+    again = MarginalMonitor()
+    again.load_state_dict(monitor.state_dict())
+    for silent in (monitor, again):
+        silent.update(spoilt)
+        silent.check()  # a warning would be an error
+        silent.update(logits(shift=10.0))
+        with pytest.warns(MarginalDriftWarning):  # the other warning is still to come
+            silent.check()
+
+
+def test_a_window_of_ignored_rows_is_nan_and_no_alarm():
+    monitor = MarginalMonitor()
+    monitor.update(logits(), torch.full((40,), -100))
+    torch.testing.assert_close(monitor.check(), float("nan"), equal_nan=True)
+
+
+def test_a_state_of_version_0_1_0_is_taken():
+    monitor = MarginalMonitor()
+    state = monitor.state_dict()
+    del state["warned_of_nan"]
+    monitor.load_state_dict(state)
+    assert not monitor.warned_of_nan
+
+
+class Returns(nn.Module):
+    """A network whose output is made from its logits."""
+
+    def __init__(self, wrap):
+        super().__init__()
+        self.wrap = wrap
+
+    def forward(self, z):
+        return self.wrap(z)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda z: z,
+        lambda z: (z, None),
+        lambda z: [z],
+        lambda z: (z.sum(), z, z[:3] + 1),  # a loss, the logits, and more
+        lambda z: {"loss": z.sum(), "logits": z},
+        lambda z: SimpleNamespace(logits=z, hidden=z + 1),
+    ],
+    ids=["tensor", "tuple", "list", "loss first", "mapping", "object"],
+)
+def test_forward_hook_finds_the_logits(wrap):
+    model, monitor = Returns(wrap), MarginalMonitor()
+    model.register_forward_hook(monitor.hook)
+    model(logits())
+    close(monitor.kl(), divergence(torch.full((4,), 0.25), logits()))
+
+
+@pytest.mark.parametrize(
+    ("wrap", "seen"),
+    [
+        (lambda z: {"out": z}, r"dict with the keys \['out'\]"),
+        (lambda z: (z[0], z), r"tuple with a tensor of shape \(4,\)"),
+        (lambda z: (z.argmax(1, keepdim=True),), r"tuple .* dtype torch.int64"),
+        (lambda z: ("logits", z.sum()), "got tuple"),
+        (lambda z: None, "got NoneType"),
+    ],
+)
+def test_forward_hook_says_what_to_do_with_other_outputs(wrap, seen):
+    model = Returns(wrap)
+    model.register_forward_hook(MarginalMonitor().hook)
+    with pytest.raises(TypeError, match=rf"output: expected logits .*{seen}.*on the loss .*monitor\.update"):
+        model(logits())
+
+
+def test_hook_on_a_loss_takes_the_labels():
+    prior, criterion = long_tail(), GenCELoss(anchor=0.1)
+    monitor, labels = MarginalMonitor(), torch.multinomial(prior, 500, replacement=True)
+    criterion.register_forward_hook(monitor.hook)
+    z = prior.log().expand(500, -1)
+    loss = criterion(z, labels)
+    with torch.no_grad():
+        criterion(torch.zeros(500, 10), labels)  # validation
+    close(monitor.kl(), divergence(torch.bincount(labels, minlength=10) / 500, z))
+    assert monitor.check() < 0.1
+    torch.testing.assert_close(loss, GenCELoss(anchor=0.1)(z, labels), rtol=0, atol=0)
+
+
+def test_hook_on_a_loss_that_is_called_with_keywords():
+    criterion, monitor, labels = GenCELoss(), MarginalMonitor(), torch.arange(40) % 4
+    handle = criterion.register_forward_hook(monitor.hook)
+    with pytest.raises(TypeError, match="with_kwargs=True"):
+        criterion(logits(), target=labels)
+    handle.remove()
+    criterion.register_forward_hook(monitor.hook, with_kwargs=True)
+    criterion(logits(), target=labels)
+    close(monitor.marginal(), logits().double().softmax(1).mean(0))
+
+
+def test_hook_does_not_count_the_first_of_two_passes():
+    model, criterion, monitor = nn.Linear(3, 4), GenCELoss(), MarginalMonitor()
+    model.register_forward_hook(monitor.hook)
+    parts = [(torch.randn(5, 3), torch.arange(5) % 4) for _ in range(2)]
+    two_pass_backward(model, criterion, parts)
+    assert int(monitor.state_dict()["rows"]) == 10
+
+
+def rank_updates(rank, target):
+    """Per window what a rank sees: rows on both, on the first alone, and labels on the first alone."""
+    own = slice(0, 25) if rank == 0 else slice(25, 40)
+    both = [(logits()[own], target[own])]
+    return [both, both if rank == 0 else [], [(logits()[own], target[own] if rank == 0 else None)]]
+
+
+def reduce_on_a_rank(rank, folder):
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    monitor = MarginalMonitor(threshold=1e9)
+    for updates in rank_updates(rank, torch.arange(40) % 3):
+        for update in updates:
+            monitor.update(*update)
+        monitor.reduce()
+        monitor.check()
+    torch.save(monitor.history, folder / f"rank{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_reduce_adds_the_windows_of_the_ranks(tmp_path):
+    torch.multiprocessing.spawn(reduce_on_a_rank, (tmp_path,), nprocs=2)
+    first, second = (torch.load(tmp_path / f"rank{rank}.pt") for rank in range(2))
+    assert first == second
+    target = torch.arange(40) % 3
+    whole = divergence(torch.bincount(target, minlength=4) / 40, logits())
+    part = divergence(torch.bincount(target[:25], minlength=4) / 25, logits()[:25])
+    close(torch.tensor(first), torch.stack([whole, part, part]).float())
+
+
+def test_reduce_needs_ranks():
+    monitor = MarginalMonitor()
+    with pytest.raises(RuntimeError, match=r"torch\.distributed is not initialised"):
+        monitor.reduce()

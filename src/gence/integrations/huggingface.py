@@ -1,4 +1,4 @@
-"""Hugging Face's ``Trainer`` with GenCE, exact under gradient accumulation and on several processes.
+"""Hugging Face's ``Trainer`` with GenCE, exact under gradient accumulation and on several processes, and watched.
 
 ``Trainer(compute_loss_func=...)`` alone is right for one process without accumulation: the function sees one
 micro-batch of one rank, and GenCE compares the rows of the whole batch. The subclass here knows them all.
@@ -7,16 +7,21 @@ micro-batch of one rank, and GenCE compares the rows of the whole batch. The sub
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
+import torch
 from torch import Tensor, nn
-from transformers import Trainer
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import ExportableState
 from transformers.training_args import ParallelMode
 
 from gence.integrations.first_pass import FirstPass
-from gence.losses import BatchMarginal, GenCELoss
+from gence.integrations.marginal_watch import MarginalWatch
+from gence.losses import BatchMarginal, GenCELoss, MarginalMonitor
+from gence.losses.monitor import logits_of
 
 
 def loss_of_outputs(
@@ -30,10 +35,135 @@ def loss_of_outputs(
 
 
 def _logits_and_labels(outputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
-    logits = outputs["logits"] if isinstance(outputs, Mapping) else outputs[0]
-    if logits.dim() == 3:  # tokens: classes come last
-        return logits.flatten(0, 1), labels.flatten()
-    return logits, labels
+    logits = logits_of(outputs)
+    return _rows(logits), labels.flatten() if logits.dim() == 3 else labels
+
+
+def _rows(logits: Tensor) -> Tensor:
+    return logits.flatten(0, 1) if logits.dim() == 3 else logits  # tokens: classes come last
+
+
+class MarginalCallback(TrainerCallback, ExportableState):
+    """A :class:`gence.MarginalMonitor` for ``Trainer(callbacks=[MarginalCallback()])``.
+
+    It listens to calls that the training makes anyway: no second forward pass, no waiting for a GPU in a step, and the
+    weights are those of a training without it. At the end of an epoch it checks, over all processes, and logs the
+    divergence as ``marginal_kl``. Its state is part of the Trainer's checkpoints and is restored with them.
+
+    In a :class:`GenCETrainer` that is all: it sees the labels, and the value goes to ``trainer.log`` and so to every
+    reporter. A plain ``Trainer`` tells its callbacks less. There the labels are seen where the model itself gets them;
+    with a ``compute_loss_func`` name the ``criterion`` that it calls, or give the monitor a prior. The value goes into
+    ``trainer.state.log_history``, and to the reporters as well if ``log`` is given:
+    ``trainer.add_callback(MarginalCallback(criterion=criterion, log=trainer.log))``.
+
+    Args:
+        monitor: the monitor, or its arguments. None: one that takes ``ignore_index`` and, where it has one, the prior
+            from the criterion.
+        criterion: the loss module that ``compute_loss_func`` calls.
+        log: where the value goes, ``trainer.log``.
+    """
+
+    def __init__(
+        self,
+        monitor: MarginalMonitor | Mapping[str, Any] | None = None,
+        *,
+        criterion: nn.Module | None = None,
+        log: Callable[[dict[str, float]], None] | None = None,
+    ) -> None:
+        if isinstance(monitor, Mapping):
+            prior = monitor.get("prior")
+            given = None if prior is None else torch.as_tensor(prior, dtype=torch.float64)
+            monitor = MarginalMonitor(**{**monitor, "prior": given})
+        self._watch = MarginalWatch(monitor)
+        self._criterion = criterion
+        self._log = log
+        self._bound = criterion is not None or log is not None
+        self._listens_to: nn.Module | None = None
+
+    @property
+    def monitor(self) -> MarginalMonitor:
+        """The monitor, with its ``history``."""
+        return self._watch.monitor
+
+    def bind(self, criterion: nn.Module, log: Callable[[dict[str, float]], None]) -> None:
+        """Listen to this loss from now on, and log there."""
+        self._criterion, self._log = criterion, log
+        if self._listens_to is not criterion:
+            self._listens_to = criterion
+            self._watch.listen_to(criterion)
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **_: Any
+    ) -> None:
+        """Take up a checkpoint's state, and listen to the loss or to the model."""
+        del control
+        # Here, since the Trainer restores callbacks only if told to. A list stands for several callbacks of this class,
+        # which cannot be told apart.
+        stored = state.stateful_callbacks.get(type(self).__name__)
+        if state.global_step > 0 and isinstance(stored, Mapping):
+            self.saved = saved = stored["attributes"]["saved"]
+            if args.restore_callback_states_from_checkpoint and saved["bound"] and not self._bound:
+                warnings.warn(
+                    "MarginalCallback: restore_callback_states_from_checkpoint=True made it anew, without criterion "
+                    "and log. Leave that argument False (this callback is restored all the same), or use GenCETrainer.",
+                    UserWarning,
+                    stacklevel=2,
+                )
+        self._listens_to = model if self._criterion is None else self._criterion
+        self._watch.listen_to(self._listens_to, self._model_hook if self._criterion is None else None)
+
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Tell a window that a checkpoint left open from a new one."""
+        del args, control
+        self._watch.begin_batch(int(state.epoch or 0))
+
+    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Check, and log."""
+        del args, control
+        value = self._watch.end_epoch("the model" if self._criterion is None else "the criterion")
+        if value is None:
+            return
+        if self._log is not None:
+            self._log({"marginal_kl": value})
+        else:
+            state.log_history.append({"marginal_kl": value, "epoch": state.epoch, "step": state.global_step})
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Leave the model and the loss as they were."""
+        del args, state, control
+        self._watch.stop()
+        self._listens_to = None
+
+    def state(self) -> dict[str, Any]:
+        """For the Trainer's checkpoints, as JSON."""
+        monitor = self.monitor
+        prior = None if monitor.prior is None else monitor.prior.tolist()
+        arguments = {"prior": prior, "threshold": monitor.threshold, "ignore_index": monitor.ignore_index}
+        return {"args": {} if self._watch.own else {"monitor": arguments}, "attributes": {"saved": self.saved}}
+
+    @property
+    def saved(self) -> dict[str, Any]:
+        """What changes in training, as JSON; an attribute, since that is how a Trainer restores a callback."""
+        state = self._watch.state_dict()
+        numbers = {key: v.tolist() if isinstance(v, Tensor) else v for key, v in state["monitor"].items()}
+        return {"monitor": numbers, "epoch": state["epoch"], "bound": self._bound}
+
+    @saved.setter
+    def saved(self, saved: dict[str, Any]) -> None:
+        numbers = dict(saved["monitor"])
+        for key in ("predicted", "labels", "rows"):
+            if numbers[key] is not None:
+                numbers[key] = torch.tensor(numbers[key], dtype=torch.float64)
+        self._watch.load_state_dict({"monitor": numbers, "epoch": saved["epoch"]})
+
+    def _model_hook(self, module: nn.Module, _args: Any, kwargs: dict[str, Any], outputs: Any) -> None:
+        if not (module.training and torch.is_grad_enabled()):  # see MarginalMonitor.hook
+            return
+        labels = kwargs.get("labels")
+        if labels is None:
+            self.monitor.update(_rows(logits_of(outputs)))
+        else:
+            self.monitor.update(*_logits_and_labels(outputs, labels))
 
 
 class GenCETrainer(Trainer):
@@ -72,6 +202,10 @@ class GenCETrainer(Trainer):
         """All micro-batches of the next optimiser step."""
         self._group, _ = super().get_batch_samples(*args, **kwargs)
         self._first, self._place = None, 0
+        # Done here and not in the constructor: a callback may be added later, and a resumed run may make it anew.
+        for callback in self.callback_handler.callbacks:
+            if isinstance(callback, MarginalCallback):
+                callback.bind(self.criterion, self.log)
         # No number of items: it makes the Trainer multiply the loss by the number of processes, and the shares here
         # are normalised by the rows of the whole batch already.
         return self._group, None

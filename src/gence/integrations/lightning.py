@@ -1,4 +1,5 @@
-"""Lightning with GenCE: exact gradient accumulation, with an ordinary ``LightningModule`` and automatic optimisation.
+"""Lightning with GenCE: exact gradient accumulation, with an ordinary ``LightningModule`` and automatic optimisation,
+and a watch over the class marginal.
 
 A callback sees one micro-batch at a time, and GenCE compares the rows of all of them. So the loader looks ahead: it
 shows the micro-batches of a step before it hands out the first, and the callback runs the first pass over them.
@@ -16,7 +17,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from gence.integrations.first_pass import FirstPass
-from gence.losses import BatchMarginal, GenCELoss
+from gence.integrations.marginal_watch import MarginalWatch
+from gence.losses import BatchMarginal, GenCELoss, MarginalMonitor
 
 
 class LookAheadLoader(DataLoader):
@@ -141,3 +143,75 @@ class ExactAccumulation(Callback):
 
     def _scaled(self, _module: nn.Module, _args: Any, loss: Tensor) -> Tensor:
         return loss if self._marginal is None else loss * self._scale
+
+
+class MarginalCallback(Callback):
+    """A :class:`gence.MarginalMonitor` for ``Trainer(callbacks=[MarginalCallback()])``.
+
+    It listens to the module's loss, which is called with logits and labels anyway: no second forward pass, no waiting
+    for a GPU in a step, and the weights are those of a training without it. At the end of an epoch it checks, over all
+    ranks, and logs the divergence, by which ``ModelCheckpoint`` and ``EarlyStopping`` can go. Its state is part of
+    Lightning's checkpoints.
+
+    Args:
+        monitor: the monitor. None: one that takes ``ignore_index`` and, where it has one, the prior from the loss.
+        listen_to: name of the module's loss, an ``nn.CrossEntropyLoss`` such as GenCELoss. Where the loss is a
+            function, the name of the network that gives the logits ("" for the LightningModule itself): without labels,
+            so that the monitor needs a prior unless the classes are balanced.
+        name: under which the divergence is logged.
+    """
+
+    def __init__(
+        self, monitor: MarginalMonitor | None = None, *, listen_to: str = "criterion", name: str = "marginal_kl"
+    ) -> None:
+        self.listen_to = listen_to
+        self.name = name
+        self._watch = MarginalWatch(monitor)
+
+    @property
+    def monitor(self) -> MarginalMonitor:
+        """The monitor, with its ``history``."""
+        return self._watch.monitor
+
+    @property
+    def state_key(self) -> str:
+        """Its place in a checkpoint; a module with several heads may have a callback for each."""
+        return f"{type(self).__qualname__}[{self.listen_to}]"
+
+    def on_fit_start(self, _trainer: Trainer, pl_module: LightningModule) -> None:
+        """Listen to the module's loss or network."""
+        try:
+            module = pl_module.get_submodule(self.listen_to)
+        except AttributeError:
+            known = [name for name, _ in pl_module.named_children()]
+            raise ValueError(
+                f"listen_to: expected a loss or a network of {type(pl_module).__name__}, which has {known}, got "
+                f"{self.listen_to!r}. Name one of them; or call a MarginalMonitor in training_step yourself."
+            ) from None
+        self._watch.listen_to(module)
+
+    def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
+        """Tell a window that a checkpoint left open from a new one."""
+        self._watch.begin_batch(trainer.current_epoch)
+
+    def on_train_epoch_end(self, _trainer: Trainer, pl_module: LightningModule) -> None:
+        """Check, and log."""
+        value = self._watch.end_epoch(f"{self.listen_to!r} of {type(pl_module).__name__}")
+        if value is not None:
+            pl_module.log(self.name, value, sync_dist=True)  # the same on all ranks; Lightning would warn without
+
+    def on_fit_end(self, *_: Any) -> None:
+        """Leave the module as it was."""
+        self._watch.stop()
+
+    def on_exception(self, *_: Any) -> None:
+        """The same where training breaks off."""
+        self._watch.stop()
+
+    def state_dict(self) -> dict[str, Any]:
+        """For Lightning's checkpoints."""
+        return self._watch.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """From Lightning's checkpoints."""
+        self._watch.load_state_dict(state_dict)
