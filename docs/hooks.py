@@ -33,14 +33,18 @@ def on_page_markdown(markdown: str, *, config: Any, **_: Any) -> str:
 def figures() -> dict[str, str]:
     """Return every figure of the site as SVG text, by file name."""
     from gence.experiment.store import Store
-    from gence.paper import remedies_figure
+    from gence.paper import load_exhibit, remedies_figure
+    from gence.paper.figures import reliability_drawings
     from gence.paper.results import default_results
     from gence.report.svg import as_svg
     from gence.theory import write_figures
 
     with tempfile.TemporaryDirectory() as folder:
         found = {path.name: path.read_text(encoding="utf-8") for path in write_figures(folder)}
-    drawn = remedies_figure.anchor_figure(Store(default_results()))
+    store = Store(default_results())
+    for drawing in reliability_drawings(load_exhibit("reliability"), store)[0]:
+        found[f"{drawing.name}.svg"] = as_svg(drawing.figure, drawing.name)
+    drawn = remedies_figure.anchor_figure(store)
     if drawn is not None:  # without a record the page has no place for it either
         found[remedies_figure.FILE] = as_svg(drawn, "remedies")
     return {**found, "loss-rows-and-columns.svg": rows_and_columns(), "loss-anchor.svg": between_losses()}

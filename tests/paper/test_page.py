@@ -1,18 +1,22 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from gence.experiment.recipe import RECIPES
 from gence.experiment.spec import LossSpec, RunSpec, Subset
-from gence.experiment.store import StoreError
+from gence.experiment.store import Store, StoreError
 from gence.paper import load_exhibit
 from gence.paper.epoch_time import epoch_time_table, measure_epoch_time, save_epoch_time
-from gence.paper.page import write_page
+from gence.paper.page import _lines, _pieces, _textual, write_page
 from gence.paper.reliability import reliability
 from gence.paper.shown import SHOWN, shown
 from gence.paper.table1 import table1
+from gence.report.tables import Cell, Row, Table
+from tests.paper.conftest import Writer
+from tests.report.conftest import chromium  # noqa: F401  a fixture: the browser of the other page
 
 
 @pytest.mark.parametrize("name", SHOWN)
@@ -23,21 +27,94 @@ def test_everything_can_be_shown_without_records(name: str, writer) -> None:
     assert "nan" not in table.markdown().lower()
 
 
-def test_the_page_has_every_exhibit_and_its_figures(writer, tmp_path) -> None:
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """The page of a store that has something of every figure."""
+    folder = tmp_path_factory.mktemp("page")
+    writer = Writer(Store(folder / "store"))
     writer.printed(table1(), "cifar100-2000-vgg19")
-    bins = {"count": [1] * 15, "confidence": [0.5] * 15, "accuracy": [0.4] * 14 + [None]}
+    bins = {"count": [60] * 15, "confidence": [0.5] * 15, "accuracy": [0.4] * 14 + [None]}
     bins["count"][14] = 0
-    writer.cell(reliability(), "cifar10-2000-vgg19", "ce", [0.0, 0.0], tables={"reliability": bins})
+    for column in reliability().columns:
+        writer.cell(reliability(), "cifar10-2000-vgg19", column.name, [0.0, 0.0], tables={"reliability": bins})
     for size in (25, 50):
-        writer.cell(load_exhibit("batch_size"), f"cifar10-2000-vgg19-b{size}", "gence", [70.0, 71.0])
-    page = write_page(writer.store, tmp_path / "out" / "paper.html")
+        for column in load_exhibit("batch_size").columns:
+            writer.cell(load_exhibit("batch_size"), f"cifar10-2000-vgg19-b{size}", column.name, [70.0, 71.0])
+    return write_page(writer.store, folder / "out" / "paper.html")
+
+
+def test_the_page_has_every_exhibit_and_its_figures(page) -> None:
     html = page.read_text()
     for name in SHOWN:
         assert f'<section id="{name}">' in html
     assert html.count("<svg") == 3  # a row of Table 1 is also a level in the figure of the remedies
     assert "24.40 ± 1.00" in html
+    assert "without a diagram: N = 5000, ResNet-50; N = 2000, ResNet-50; N = 5000, VGG-19." in html
+    assert "A bin with fewer than 50 predictions over all seeds is left out." in html
     assert "<script" not in html
     assert "http" not in html.replace("http://www.w3.org", "")
+
+
+def test_figures_have_a_colour_on_light_and_one_on_dark(page) -> None:
+    """What is left of fixed colours in the drawings would not follow the page into the dark."""
+    html = page.read_text()
+    drawings = "".join(re.findall(r"<svg.*?</svg>", html, flags=re.DOTALL))
+    assert set(re.findall(r"#[0-9a-f]{6}\b", drawings)) == set()
+    for variable in set(re.findall(r"var\((--c[0-9a-f]{6})\)", drawings)):
+        assert html.count(f"{variable}:") == 2
+
+
+def test_only_columns_of_words_stand_at_the_left() -> None:
+    rows = [
+        ("CE", "ours", "missing (0 of 5)", "14.92", "NVIDIA H200", "missing"),
+        ("", "paper", "–", "out", "–", "missing (0 of 5)"),
+        ("GenCE", "ours", "+3.44 (8 of 16 up)", "out", "–", "–"),
+    ]
+    cells = tuple(Row(cells=tuple(Cell(text=text, value=text) for text in row)) for row in rows)
+    table = Table(name="t", caption="c", columns=tuple("abcdef"), rows=cells)
+    assert _textual(table) == [True, True, False, False, True, False]
+    assert [(line.label.text, line.span) for line in _lines(table)] == [("CE", 2), ("", 0), ("GenCE", 1)]
+    assert _pieces("+3.44 (8 of 16 up, 6 settings)") == ["+3.44", "(8 of 16 up,", "6 settings)"]
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1400, 2560])
+def test_every_column_is_in_sight_on_a_screen(page, chromium, width) -> None:  # noqa: F811
+    view = chromium.new_page(viewport={"width": width, "height": 900})
+    view.goto(page.as_uri())
+    cut = "all => all.filter(e => e.scrollWidth > e.clientWidth).map(e => e.ariaLabel)"
+    assert view.locator(".scroll").evaluate_all(cut) == []
+    assert view.locator("p, figcaption").evaluate_all("all => Math.max(...all.map(e => e.clientWidth))") <= 960
+    view.close()
+
+
+@pytest.mark.browser
+def test_on_a_telephone_labels_stay_and_leave_room(page, chromium) -> None:  # noqa: F811
+    view = chromium.new_page(viewport={"width": 390, "height": 900})
+    view.goto(page.as_uri())
+    assert view.evaluate("document.documentElement.scrollWidth") <= 390
+    found = view.locator("#ood .scroll").evaluate("""box => {
+        box.scrollLeft = 300;
+        const at = e => e.getBoundingClientRect(), [label, whose] = box.querySelectorAll("tbody .label, tbody .whose");
+        return [at(label).left - at(box).left, at(whose).left - at(label).right, at(whose).right - at(box).left];
+    }""")
+    assert found[0] == pytest.approx(0, abs=1)
+    assert found[1] == pytest.approx(0, abs=1)
+    assert found[2] < 390 / 2
+    captions = "all => all.map(t => document.getElementById(t.getAttribute('aria-describedby')).clientWidth)"
+    assert max(view.locator("table").evaluate_all(captions)) <= 390
+    view.close()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(page, chromium, scheme) -> None:  # noqa: F811
+    axe_module = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-core is not installed")
+    view = chromium.new_page(viewport={"width": 1400, "height": 900}, color_scheme=scheme)
+    view.goto(page.as_uri())
+    found = axe_module.Axe().run(view)
+    assert [(v["id"], v["nodes"][0]["html"][:200]) for v in found.response["violations"]] == []
+    view.close()
 
 
 def test_seconds_per_epoch_are_measured_and_shown(writer) -> None:
@@ -49,12 +126,12 @@ def test_seconds_per_epoch_are_measured_and_shown(writer) -> None:
     assert [len(seconds) for seconds in record["rows"][0]["seconds"].values()] == [4, 4]
     path = save_epoch_time(writer.store, record)
     table, (sentence,) = epoch_time_table(writer.store)
-    assert [row.cells[1].text for row in table.rows] == ["ce", "gence"]
-    assert table.rows[0].cells[3].text == "+0.00"
+    assert [row.cells[1].text for row in table.rows] == ["GenCE", "CE"]
+    assert table.rows[1].cells[3].text == "+0.00"
     assert "(the paper: +0.3 %)" in sentence
     record["rows"][0]["seconds"]["gence"] = [2 * s for s in record["rows"][0]["seconds"]["ce"]]
     path.write_text(json.dumps(record))
-    assert epoch_time_table(writer.store)[0].rows[1].cells[3].text == "+100.00"
+    assert epoch_time_table(writer.store)[0].rows[0].cells[3].text == "+100.00"
     path.write_text("{}")
     with pytest.raises(StoreError, match="run gence run epoch_time again"):
         epoch_time_table(writer.store)

@@ -3,35 +3,48 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gence._version import __version__
 from gence.experiment.atomic import replace
 from gence.experiment.recipe import named_recipe
 from gence.experiment.store import Store
 from gence.paper import load_exhibit
-from gence.paper.figures import batch_size_figure, reliability_figure
-from gence.paper.remedies_figure import anchor_figure
+from gence.paper.exhibit import COLUMNS
+from gence.paper.figures import Drawing, batch_size_drawings, reliability_drawings
+from gence.paper.remedies_figure import HOW_TO_READ, anchor_figure
 from gence.paper.shown import SHOWN, shown
+from gence.report.names import Mark, colour_variables, marks_for
 from gence.report.svg import as_svg, inlined
-from gence.report.tables import Table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from gence.report.tables import Cell, Table
 
 _HEADINGS = {
     "epoch_time": "Seconds per epoch",
     "tuned": "Every loss tuned: accuracy",
     "tuned_ece": "Every loss tuned: calibration",
+    "tuned_ood": "Every loss tuned: out-of-distribution detection",
     "remedies": "Remedies for a drifting marginal: accuracy",
     "remedies_ece": "Remedies: calibration",
     "remedies_drift": "Remedies: the drift itself",
     "open_choices": "The recipe's open choices",
     "costs": "What it cost",
 }
+
+_NUMBER = re.compile(r"[+-]?\d")
+_NO_NUMBER = re.compile(r"missing|out$|–|$")
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A row of a table; `span` counts the rows its label stands for, and is 0 where the label stands above."""
+
+    label: Cell
+    span: int
+    cells: tuple[Cell, ...]
 
 
 @dataclass(frozen=True)
@@ -41,8 +54,10 @@ class _Section:
     name: str
     heading: str
     table: Table
+    lines: list[_Line]
+    textual: list[bool]  # a column each: words, which stand at the left
     notes: list[str]
-    figures: list[tuple[str, str]]  # title and SVG
+    figures: list[dict[str, str]]  # svg and caption
 
 
 def render_page(store: Store, *, recipe: str | None = None) -> str:
@@ -59,15 +74,20 @@ def render_page(store: Store, *, recipe: str | None = None) -> str:
         loader=PackageLoader("gence.paper"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
+    environment.filters["pieces"] = _pieces
+    marks = list(dict.fromkeys(marks_for([str(column.loss) for column in COLUMNS]).values()))
     sections = []
     for name in SHOWN:
         table, notes = shown(name, store, recipe=recipe)
+        drawings, lacking = _drawings(name, store, recipe)
         # Our own drawings, escaped where they were made: like the style sheet, not data.
-        drawn = [(title, Markup(svg)) for title, svg in _figures(name, store, recipe)]
-        sections.append(_Section(name, _heading(name), table, notes, list(drawn)))
+        figures = [{"svg": Markup(_inlined(d, marks)), "caption": f"{d.title}. {d.reading}"} for d in drawings]
+        sections.append(
+            _Section(name, _heading(name), table, _lines(table), _textual(table), [*notes, *lacking], figures)
+        )
     css = (files("gence.report") / "templates" / "report.css").read_text(encoding="utf-8")
     return environment.get_template("paper.html").render(
-        sections=sections, version=__version__, css=Markup(css), recipe=recipe or "paper"
+        sections=sections, version=__version__, css=Markup(css + colour_variables(marks)), recipe=recipe or "paper"
     )
 
 
@@ -85,38 +105,58 @@ def _heading(name: str) -> str:
     return f"{exhibit.where}: {exhibit.title[0].lower()}{exhibit.title[1:]}"
 
 
-def _figures(name: str, store: Store, recipe: str | None) -> list[tuple[str, str]]:
-    if name not in ("reliability", "batch_size", "remedies"):
-        return []
-    under = named_recipe(recipe) if recipe else None
-    exhibit = load_exhibit(name, under)
-    drawn: list[tuple[str, Figure | None]]
-    if name == "reliability":
-        drawn = [
-            (f"Reliability, CIFAR-10, {', '.join(row.labels)}", reliability_figure(row, exhibit.columns, store))
-            for row in exhibit.rows
-        ]
-    elif name == "remedies":
-        drawn = [("Accuracy against the strength of the anchor", anchor_figure(store, under))]
-    else:
-        networks = dict.fromkeys(row.labels[0] for row in exhibit.rows)
-        drawn = [
-            (f"Accuracy against batch size, {network}", batch_size_figure(exhibit, network, store))
-            for network in networks
-        ]
-    losses = list(dict.fromkeys(str(column.loss) for column in exhibit.columns))
-    return [
-        (
-            title,
-            inlined(
-                as_svg(figure, f"{name}-{i}"),
-                name=f"{name}-{i}",
-                title=title,
-                description="The numbers are in the table of this section.",
-                marks=[],  # printed colours stay: this page has no switches that would need them as variables
-                losses=range(len(losses)),
-            ),
-        )
-        for i, (title, figure) in enumerate(drawn)
-        if figure is not None
+def _lines(table: Table) -> list[_Line]:
+    """Return the rows, each label once over all rows it stands for: below it the tables leave the cell empty."""
+    starts = [i for i, row in enumerate(table.rows) if i == 0 or row.cells[0].text]
+    spans = {start: end - start for start, end in pairwise([*starts, len(table.rows)])}
+    return [_Line(row.cells[0], spans.get(i, 0), row.cells[1:]) for i, row in enumerate(table.rows)]
+
+
+def _textual(table: Table) -> list[bool]:
+    """Return whether each column holds words: the first does, others where no cell is a number or stands for one."""
+    columns = zip(*([cell.text for cell in row.cells] for row in table.rows), strict=True)
+    found = [
+        not any(map(_NUMBER.match, texts)) and not all(map(_NO_NUMBER.match, texts)) for texts in list(columns)[1:]
     ]
+    return [True, *found] if table.rows else [True] * len(table.columns)
+
+
+def _pieces(text: str) -> list[str]:
+    """Return the pieces of a cell that must not be broken: a number with its spread, and the remarks behind it.
+
+    >>> _pieces("6.14 ± 1.63 (3 of 5, the others have none)")
+    ['6.14 ± 1.63', '(3 of 5,', 'the others have none)']
+    """
+    return re.split(r" (?=\()|(?<=,) ", text)
+
+
+def _drawings(name: str, store: Store, recipe: str | None) -> tuple[list[Drawing], list[str]]:
+    """Return an exhibit's drawings and the sentences that name what they lack."""
+    under = named_recipe(recipe) if recipe else None
+    if name == "reliability":
+        return reliability_drawings(load_exhibit(name, under), store)
+    if name == "batch_size":
+        return batch_size_drawings(load_exhibit(name, under), store)
+    figure = anchor_figure(store, under) if name == "remedies" else None
+    if figure is None:
+        return [], []
+    return [
+        Drawing(
+            name="remedies-anchor",
+            title="Accuracy against the strength of the anchor",
+            reading=HOW_TO_READ,
+            description="The means are in the table of this section; the seeds, a dot each, are in the records alone.",
+            figure=figure,
+        )
+    ], []
+
+
+def _inlined(drawing: Drawing, marks: list[Mark]) -> str:
+    return inlined(
+        as_svg(drawing.figure, drawing.name),
+        name=drawing.name,
+        title=drawing.title,
+        description=drawing.description,
+        marks=marks,
+        losses=(),  # nothing on this page switches a loss off
+    )

@@ -11,7 +11,7 @@ from gence.paper.measure import Measured, MeasuredRow, measure
 from gence.paper.remedies import CE, PLAIN, PRIORS, STRENGTHS, anchor_column, remedies
 from gence.paper.remedies_evidence import with_all_offsets
 from gence.report.names import marks_for
-from gence.report.svg import figure_style
+from gence.report.svg import PAPER, figure_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,7 +26,7 @@ _DRAWN = (*(anchor_column(strength, prior) for prior in _CURVES for strength in 
 _ACROSS = 2
 _ANCHORED = "gence(anchor=0.1)"
 _LEVEL_PLACES = (STRENGTHS[0] / 2.6, STRENGTHS[0] / 2.1, STRENGTHS[0] / 1.7)  # left of the weakest anchor
-_HOW_TO_READ = (
+HOW_TO_READ = (
     "Lines and large marks are means, small dots are seeds (at the left those of the three levels), and a hollow mark "
     "is a mean that lacks seeds."
 )
@@ -69,7 +69,7 @@ def figure_block(store: Store) -> str:
     empty = [", ".join(one.row.labels) for one in measured if not _has_records(one)]
     if len(empty) == len(measured):
         return "\nNothing has been measured yet, so there is no figure.\n\n"
-    parts = [f"![Accuracy against the strength of the anchor, a panel a setting](figures/{FILE})", _HOW_TO_READ]
+    parts = [f"![Accuracy against the strength of the anchor, a panel a setting](figures/{FILE})", HOW_TO_READ]
     missing = [f"{label}: {'; '.join(names)}" for label, names in lacking.items() if names and label not in empty]
     missing += [f"everything of {'; '.join(empty)}"] if empty else []
     if missing:
@@ -112,7 +112,7 @@ def _draw(axes: Axes, one: MeasuredRow) -> None:
             for place, (_, found, mean) in zip(places, points, strict=True):
                 _dots(axes, place, found, colour)
                 if found.recorded < found.wanted:
-                    axes.plot([place], [mean], color=colour, marker=marker, ms=4, mfc="white")
+                    axes.plot([place], [mean], color=colour, marker=marker, ms=4, mfc=PAPER)
     levels = zip(_LEVELS.items(), (PLAIN, PLAIN, CE), ("-", ":", "-."), _LEVEL_PLACES, strict=True)
     for (name, label), loss, dash, place in levels:
         found = one.cells[name]

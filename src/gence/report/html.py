@@ -10,7 +10,7 @@ from typing import Any
 
 from gence._version import __version__
 from gence.report.build import Chapter, Report
-from gence.report.names import Mark, loss_title, marks_for
+from gence.report.names import Mark, colour_variables, loss_title, marks_for
 from gence.report.svg import inlined
 
 SECTIONS: Mapping[str, tuple[str, str]] = {
@@ -68,7 +68,7 @@ def render(report: Report) -> str:
         # Our own files, not data: the only texts that are not escaped, with the figures below.
         css=Markup((folder / "report.css").read_text(encoding="utf-8")),
         script=Markup((folder / "report.js").read_text(encoding="utf-8")),
-        colours=Markup(_colours(marks)),
+        colours=Markup(colour_variables(marks.values())),
         losses=[{"index": i, "title": loss_title(loss), "mark": marks[loss]} for i, loss in enumerate(losses)],
         index={loss: i for i, loss in enumerate(losses)},
         loss_title=loss_title,
@@ -116,10 +116,3 @@ def _chapter(chapter: Chapter, number: int, losses: list[str], marks: dict[str, 
         "environments": sorted({json.dumps(r.environment, sort_keys=True) for r in records}),
         "specs": json.dumps([{"key": r.key, "spec": r.spec.to_dict()} for r in records], indent=1),
     }
-
-
-def _colours(marks: Mapping[str, Mark]) -> str:
-    """Return the CSS variables of the losses' colours, on light and on dark."""
-    light = ";".join(f"--c{mark.light[1:]}:{mark.light}" for mark in dict.fromkeys(marks.values()))
-    dark = ";".join(f"--c{mark.light[1:]}:{mark.dark}" for mark in dict.fromkeys(marks.values()))
-    return f":root{{{light}}}@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gence.experiment.loss_spec import LossSpec
@@ -75,3 +75,11 @@ def marks_for(losses: Sequence[str]) -> dict[str, Mark]:
     for position, loss in enumerate(waiting):
         chosen[loss] = free[position] if position < len(free) else position % len(_MARKS)
     return {loss: _MARKS[chosen[loss]] for loss in losses}
+
+
+def colour_variables(marks: Iterable[Mark]) -> str:
+    """Return the CSS variables of the losses' colours, on light and on dark."""
+    each = list(dict.fromkeys(marks))
+    light = ";".join(f"--c{mark.light[1:]}:{mark.light}" for mark in each)
+    dark = ";".join(f"--c{mark.light[1:]}:{mark.dark}" for mark in each)
+    return f":root{{{light}}}@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}"
