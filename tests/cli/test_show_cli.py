@@ -1,5 +1,13 @@
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
+import struct
+import subprocess
+import sys
+import termios
+
 import pytest
 from typer.testing import CliRunner
 
@@ -62,7 +70,7 @@ def test_another_recipe_is_another_table(store: Store) -> None:
 
 def test_the_page_is_written(store: Store, tmp_path) -> None:
     assert "paper.html" in invoke("report", "paper", "--store", store.root, "--out", tmp_path / "report")
-    assert "15.50 ± 0.71 (2 of 5)" in (tmp_path / "report" / "paper.html").read_text()
+    assert "15.50 ± 0.71" in (tmp_path / "report" / "paper.html").read_text()
 
 
 def test_a_folder_of_records_is_shown_too(store: Store) -> None:
@@ -92,8 +100,35 @@ def test_options_that_a_table_has_no_use_for_are_refused(store: Store) -> None:
     for options in (["--losses", "ce"], ["--recipe", "modern"]):
         with pytest.raises(ValueError, match="open_choices runs cross-entropy alone"):
             invoke("run", "open_choices", *options, "--store", store.root, "--dry-run")
+    for options in (["--losses", "ce"], ["--recipe", "modern"], ["--time-limit", 5], ["--cohort-size", 2]):
         with pytest.raises(ValueError, match="does nothing for epoch_time"):
             invoke("run", "epoch_time", *options, "--store", store.root, "--dry-run")
+
+
+def test_a_line_that_is_no_record_is_said(store: Store) -> None:
+    store.pack()
+    store.pack_path.write_bytes(store.pack_path.read_bytes() + b"garbage {{{\n")
+    result = CliRunner().invoke(create_app(), ["show", "table1", "--store", str(store.root), "--rows", ROW])
+    assert "records.jsonl:3 is not a record" in result.stderr
+    assert "15.50 ± 0.71 (2 of 5)" in result.stdout
+
+
+def test_no_number_is_cut_in_a_narrow_terminal(store: Store) -> None:
+    """A real terminal of 80 columns, which cuts what does not fit."""
+    command = [sys.executable, "-m", "gence", "show", "table1", "--store", str(store.root), "--rows", ROW]
+    main, end = os.openpty()
+    fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    with subprocess.Popen(command, stdout=end, stderr=end, env={**environment, "TERM": "xterm"}):
+        os.close(end)
+        shown = b""
+        with contextlib.suppress(OSError):  # how a terminal says that the other side is gone
+            while part := os.read(main, 65536):
+                shown += part
+    os.close(main)
+    assert "15.50 ± 0.71 (2 of 5)" in shown.decode()
+    assert "16.18 ± 0.59" in shown.decode()
+    assert "…" not in shown.decode()
 
 
 def test_runs_say_which_folders_are_left_out(tmp_path, monkeypatch) -> None:

@@ -62,3 +62,15 @@ def test_merge_brings_predictions_of_runs_that_are_there(tmp_path, packed):
         assert store.check().ok
         assert other.merge(store).same == (key,)
     assert dropped.line(key) == own_line, "the record had the checksum already"
+
+
+def test_merge_names_a_line_that_is_no_record(tmp_path):
+    other = filled(tmp_path / "other")
+    other.pack()
+    lines = other.pack_path.read_bytes().splitlines(keepends=True)
+    other.pack_path.write_bytes(b"".join([b"garbage {{{\n", *lines[1:]]))
+    store, other = Store(tmp_path / "store"), Store(tmp_path / "other")
+    report = store.merge(other)
+    assert len(report.added) == len(lines) - 1
+    (damaged,) = report.damaged
+    assert damaged == f"{other.pack_path}:1 is not a record: it was cut short or reformatted"

@@ -92,8 +92,9 @@ def test_runs_of_a_cell_can_train_side_by_side() -> None:
 
 def test_rows_and_losses_are_selected() -> None:
     assert len(ALL["table1"].specs(rows=["cifar100-*-vgg19"], losses=["ce", "gence"], seeds=3)) == 2 * 2 * 3
-    with pytest.raises(ValueError, match=r"rows: nothing-\* matches no row of table1"):
-        ALL["table1"].specs(rows=["nothing-*"])
+    for rows in (["nothing-*"], ["cifar100-*", "nothing-*"]):
+        with pytest.raises(ValueError, match=r"rows: nothing-\* matches no row of table1"):
+            ALL["table1"].specs(rows=rows)
     with pytest.raises(ValueError, match=r"losses: 'gce' is not a column of table1; its columns are gence, ce"):
         ALL["table1"].specs(losses=["gce"])
 
@@ -114,6 +115,18 @@ def test_grids_by_name(tmp_path) -> None:
     assert len(grid_specs([str(grid), "table1"], store)) == 421
     with pytest.raises(ValueError, match=r"mine\.toml is a file and says itself what it runs"):
         grid_specs([str(grid)], store, seeds=2)
+
+
+def test_a_row_of_one_of_several_grids_is_enough(tmp_path) -> None:
+    store, row = Store(tmp_path / "store"), "cifar10-5000-vgg19"
+    both = grid_specs(["table1", "smoothing"], store, rows=[row])
+    assert both == grid_specs(["table1"], store, rows=[row])
+    with pytest.raises(ValueError, match="rows: typo matches no row of table1, smoothing"):
+        grid_specs(["table1", "smoothing"], store, rows=[row, "typo"])
+    with pytest.raises(ValueError, match="matches no cell of the search; its cells are cifar100-2000-vgg19"):
+        grid_specs(["open_choices"], store, rows=["mini-imagenet-2000-vgg19"])
+    with pytest.raises(ValueError, match="epoch_time is no grid"):
+        grid_specs(["epoch_time"], store)
 
 
 def record_search(store: Store, off: dict[str, float], cells: Sequence[str], seeds: int = 1) -> None:
@@ -185,7 +198,7 @@ def test_the_closest_candidate_is_chosen(writer) -> None:
     found = chosen(store)
     assert found is not None
     assert (found.name, round(found.distance, 9)) == ("tenth mixed", round(13**0.5, 9))
-    assert f"Chosen, on cross-entropy alone: {found.name} (distance 3.61)." == search_sentence(store)
+    assert f"Chosen, on cross-entropy alone and 1 of 2 seeds: {found.name} (distance 3.61)." == search_sentence(store)
     assert "| **tenth mixed** |" in search_table(store).markdown()
     judged = judge(store)
     assert [one.name for one in judged[:GO_ON]] == CLOSEST

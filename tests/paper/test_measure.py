@@ -9,6 +9,7 @@ from gence.paper import load_exhibit
 from gence.paper.agreement import agreement
 from gence.paper.measure import measure
 from gence.paper.reliability import reliability
+from gence.paper.shown import shown
 from gence.paper.table1 import table1
 from gence.paper.tables import cost_table, exhibit_table
 
@@ -73,6 +74,24 @@ def test_the_best_of_a_complete_row_is_marked(writer) -> None:
     best = [c.best for c in exhibit_table(table1(), fresh.store, rows=[ROW]).rows[0].cells]
     assert best.index(True) == 2 + 6
     assert sum(best) == 1
+
+
+def test_no_calibration_error_is_the_best(writer) -> None:
+    ece = load_exhibit("ece")
+    for column in ece.columns:
+        writer.cell(ece, ROW, column.name, [20.0] * 5)
+    (ours,) = exhibit_table(ece, writer.store, rows=[ROW]).rows[:1]
+    assert not any(cell.best for cell in ours.cells)
+
+
+def test_sentences_are_about_the_rows_that_are_shown(writer) -> None:
+    writer.printed(table1(), ROW)
+    writer.printed(table1(), "cifar10-2000-vgg19", shift=50.0)
+    assert agreement(table1(), writer.store)[0].startswith("6 of 12 measured cells")
+    assert agreement(table1(), writer.store, rows=[ROW])[0].startswith("6 of 6 measured cells")
+    assert shown("table1", writer.store, rows=[ROW])[1][0].startswith("6 of 6 measured cells")
+    with pytest.raises(ValueError, match="seeds is 0; expected at least 1"):
+        shown("table1", writer.store, seeds=0)
 
 
 def test_overconfidence_is_that_of_the_confident_bins(writer) -> None:
@@ -140,6 +159,6 @@ def test_agreement_where_the_paper_names_no_setting(writer) -> None:
 def test_costs_count_every_run_once(writer) -> None:
     writer.cell(table1(), ROW, "ce", [15.0] * 5)
     table = cost_table([table1(), load_exhibit("ece")], writer.store)
-    assert table.caption.startswith("0 of 12 cells are complete; 0.5 device minutes in all.")
+    assert table.caption.startswith("0 of 12 cells are complete; 0.5 device minutes. All other runs of the store ")
     row = next(row for row in table.rows if row.cells[0].text == ROW)
     assert [c.text for c in row.cells[1:]] == ["5 of 35", "0.5", "6.0", "test device"]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from gence.experiment.result import RunResult
@@ -38,6 +40,15 @@ def test_a_line_for_each_cell_with_three_seeds_of_both(writer, write) -> None:
     assert sum("rho" in line[1] for line in found) == 2, "tails of different steepness are different cells"
     for line in found:
         assert line[4:8] == ["50.0 ± 10.0", "70.0 ± 10.0", "**80.0 ± 0.0**", "–"]
+
+
+def test_a_cell_of_the_whole_data_set_is_shown_as_such(writer, write) -> None:
+    row = table1().rows[0]
+    whole = dataclasses.replace(row, base=row.base.replace(**{"subset.n": None}))
+    write(whole, "ce", (0.4, 0.5, 0.6))
+    write(whole, "gence", (0.4, 0.5, 0.6))
+    (line,) = cells(measured_table(writer.store))
+    assert line[1] == "all"
 
 
 def test_without_both_losses_there_is_no_line(writer, write) -> None:

@@ -144,10 +144,25 @@ def test_every_cell_that_was_tuned_has_final_runs(writer) -> None:
     assert "digits" in shown("tuned", writer.store)[0].csv()
 
 
+def test_detection_by_tuned_networks_has_a_line_a_set_and_score(writer) -> None:
+    made = report(writer.store)
+    base = made.base.replace(data="cifar10", ood=("cifar100", "svhn"))
+    save_tuned(writer.store, dataclasses.replace(made, base=base))
+    exhibit = tuned(writer.store, metric="auroc")
+    assert [row.labels[3:] for row in exhibit.rows] == [
+        (name, score) for name in ("near (CIFAR-100)", "far (SVHN)") for score in ("entropy", "confidence")
+    ]
+    (spec,) = exhibit.rows[2].specs(exhibit.columns[1], 1)
+    writer.store.write(spec, RunResult(metrics={"accuracy": 0.5, "ood/svhn/auroc_entropy": 0.75}))
+    table, _ = shown("tuned_ood", writer.store, seeds=1)
+    assert table.rows[2].cells[3].text == "75.00"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rows": ["cifar10-*"]}, rf"for the rows cifar10-\*; what was: {ROW}"),
+        ({"rows": ["cifar10-*"]}, rf"for the row cifar10-\*; what was: {ROW}"),
+        ({"rows": ["cifar100-*", "typo"]}, f"for the row typo; what was: {ROW}"),
         ({"recipe": RECIPES["tiny"]}, "from this recipe; do that first: gence tune"),
         ({"losses": ["focal"]}, "'focal' was not tuned"),
     ],

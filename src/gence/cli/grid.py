@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +22,7 @@ _Names = Annotated[
 _StorePath = Annotated[Path | None, typer.Option("--store", help="Folder of records; results/paper of the checkout.")]
 _Rows = Annotated[str, typer.Option(help="Rows of an exhibit, separated by commas; * matches anything.")]
 _Losses = Annotated[str, typer.Option(help="Columns of an exhibit, separated by commas.")]
-_TimeLimit = Annotated[float | None, typer.Option(help="Seconds after which nothing may run.")]
+_TimeLimit = Annotated[float | None, typer.Option(help="Seconds after which it stops, once its epoch is done.")]
 _Engine = Annotated[str, typer.Option(help="local, gpus (a process a GPU) or ray.")]
 _Workers = Annotated[int | None, typer.Option(help="Processes of the engine gpus.")]
 _CohortSize = Annotated[str, typer.Option(help="Most runs to train side by side, or auto.")]
@@ -67,8 +68,11 @@ def register(app: typer.Typer) -> None:
 
         place = store_at(store)
         if "epoch_time" in names:
-            narrowing = {"--rows": rows, "--losses": losses, "--seeds": seeds, "--recipe": recipe}
-            refuse_options("epoch_time", "it times the same runs each time", narrowing)
+            given: dict[str, object] = {"--rows": rows, "--losses": losses, "--seeds": seeds, "--recipe": recipe}
+            given |= {"--workers": workers, "--time-limit": time_limit}
+            given |= {"--engine": None if engine == "local" else engine}
+            given |= {"--cohort-size": None if cohort_size == "auto" else cohort_size}
+            refuse_options("epoch_time", "it times the same runs each time, one by one", given)
             _time_epochs(names, place, device, compile, dry_run)
             return
         specs = grid_specs(
@@ -179,7 +183,10 @@ def store_at(path: Path | None, *, must_exist: bool = False) -> Store:
     from gence.experiment.store import Store
     from gence.paper.results import default_results
 
-    return Store(default_results() if path is None else path, must_exist=must_exist)
+    found = Store(default_results() if path is None else path, must_exist=must_exist)
+    for sentence in found.strange_lines():
+        typer.echo(f"Warning: {sentence}; its run counts as missing", err=True)
+    return found
 
 
 def split_words(text: str) -> tuple[str, ...]:
@@ -230,16 +237,18 @@ def _list(specs: list[RunSpec], store: Store) -> None:
     for runs in cells(specs).values():
         first = runs[0]
         # The batch is part of the cell's name, the recipe's name is that of the recipe with the usual one.
-        usual = first.recipe.replace(batch_size=RECIPES["paper"].batch_size)
+        usual = [spec.recipe.replace(batch_size=RECIPES["paper"].batch_size) for spec in runs]
+        called = [names.get(spec.recipe) or names.get(same, "custom") for spec, same in zip(runs, usual, strict=True)]
         steps = first.recipe.epochs * (first.subset.n // first.recipe.batch_size) if first.subset.n else None
         table.add_row(
-            cell_name(first),
-            names.get(first.recipe) or names.get(usual, "custom"),
+            cell_name(first) + (", OOD" if first.ood else ""),
+            "; ".join(dict.fromkeys(called)),
             str(len({spec.loss for spec in runs})),
             str(len({spec.seed for spec in runs})),
             str(len(runs)),
             str(sum(spec.key in missing for spec in runs)),
-            "" if steps is None else str(steps),
+            "–" if steps is None else str(steps),
         )
-    Console().print(table)
+    # To a file nothing is cut.
+    (Console() if sys.stdout.isatty() else Console(width=200)).print(table)
     typer.echo(f"{len(missing)} of {len(specs)} runs are missing in {store.root}")

@@ -29,8 +29,8 @@ def register(app: typer.Typer) -> None:
         name: Annotated[
             str,
             typer.Argument(
-                help="An exhibit, tuned, tuned_ece, remedies, remedies_ece, remedies_drift, open_choices, costs, "
-                "epoch_time; or a folder of records."
+                help="table1, imbalanced, ece, ood, smoothing, reliability, batch_size, epoch_time, tuned, tuned_ece, "
+                "tuned_ood, remedies, remedies_ece, remedies_drift, open_choices, costs; or a folder of records."
             ),
         ],
         store: Annotated[
@@ -66,9 +66,12 @@ def register(app: typer.Typer) -> None:
         place = store_at(store, must_exist=store is not None)
         table, notes = shown(name, place, rows=split_words(rows), seeds=seeds, recipe=recipe)
         if format == "text":
-            # Wide enough that no cell is cut when the output is a file.
             console = Console() if sys.stdout.isatty() else Console(width=200)
-            console.print(table.rich())
+            width = Console(width=10_000).measure(table.rich())
+            # Lines that the terminal breaks can be put right with a wider one; a number that is cut is lost. At its
+            # very least width rich does cut.
+            fits = 1.1 * width.minimum <= console.width
+            (console if fits else Console(width=max(console.width, width.maximum))).print(table.rich())
             for note in notes:
                 console.print(note, highlight=False)
         else:

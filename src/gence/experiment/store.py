@@ -174,7 +174,7 @@ class Store:
 
         Of two that agree, the one whose predictions were kept.
         """
-        added, same, conflicts, damaged = [], [], [], []
+        added, same, conflicts, damaged = [], [], [], other.strange_lines()
         mine = self.keys()
         for key in sorted(other.keys()):
             try:
@@ -234,6 +234,10 @@ class Store:
             for path in unused:
                 path.unlink(missing_ok=True)
         return CheckReport(sound=sound, problems=tuple(problems), leftovers=unused)
+
+    def strange_lines(self) -> list[str]:
+        """Return a sentence for each line of the pack that is no record, and so is not counted anywhere."""
+        return self._pack.strangers()
 
     @property
     def pack_path(self) -> Path:

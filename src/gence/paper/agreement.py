@@ -15,13 +15,13 @@ _PAPER = tuple(column.name for column in SIX_LOSSES)
 _POINTWISE = _PAPER[1:]
 
 
-def agreement(exhibit: Exhibit, store: Store, *, seeds: int = SEEDS) -> list[str]:
-    """Return sentences on an exhibit: how much is measured, what agrees, what does not.
+def agreement(exhibit: Exhibit, store: Store, *, rows: Sequence[str] = (), seeds: int = SEEDS) -> list[str]:
+    """Return sentences on an exhibit, or on some of its rows: how much is measured, what agrees, what does not.
 
     They follow from the records by fixed rules: a cell agrees if it lies within two standard errors of its printed
     value; a row is compared once its cells of the paper's columns have two seeds at least.
     """
-    measured = measure(exhibit, store, seeds=seeds)
+    measured = measure(exhibit, store, rows=rows, seeds=seeds)
     if not any(cell.recorded for row in measured for cell in row.cells.values()):
         return ["Nothing of this exhibit is measured yet."]
     if exhibit.name == "ood":

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 PRINTED_PER_CENT = 0.3
 """How much longer an epoch takes with GenCE than with CE, as printed."""
 
-LOSSES = tuple(str(column.loss) for column in (*SIX_LOSSES, ANCHORED))
+_TITLES = {str(column.loss): column.title for column in (*SIX_LOSSES, ANCHORED)}
+LOSSES = tuple(_TITLES)
 
 
 def measure_epoch_time(
@@ -93,9 +94,9 @@ def epoch_time_table(store: Store) -> tuple[Table, list[str]]:
         for network in record["rows"]:
             medians = {loss: statistics.median(values) for loss, values in network["seconds"].items()}
             title = MODEL_TITLES.get(network["model"], network["model"])
-            for loss, median in medians.items():
-                more = 100 * (median / medians["ce"] - 1)
-                texts = (title, loss, f"{median:.4f}", f"{more:+.2f}", str(len(network["seconds"][loss])))
+            for loss in sorted(medians, key=_place):
+                more, epochs = 100 * (medians[loss] / medians["ce"] - 1), len(network["seconds"][loss])
+                texts = (title, _TITLES.get(loss, loss), f"{medians[loss]:.4f}", f"{more:+.2f}", str(epochs))
                 rows.append(Row(cells=tuple(Cell(text=text, value=text) for text in texts), loss=loss))
             more = 100 * (medians["gence"] / medians["ce"] - 1)
             spread = _quartile_range(network["seconds"]["ce"]) / medians["ce"] * 100
@@ -103,11 +104,16 @@ def epoch_time_table(store: Store) -> tuple[Table, list[str]]:
                 f"{title}: an epoch with GenCE takes {more:+.2f} % against CE (the paper: {PRINTED_PER_CENT:+g} %); "
                 f"the middle half of CE's own epochs spans {spread:.2f} %."
             )
-    except (KeyError, TypeError, ValueError) as error:
+        device = record["environment"].get("device")
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise StoreError(f"{path} cannot be read ({error!r}); remove it and run gence run epoch_time again") from error
-    device = record["environment"].get("device")
     done = Table(name="epoch-time", caption=f"{caption}, on {device}.", columns=columns, rows=tuple(rows))
     return done, sentences
+
+
+def _place(loss: str) -> tuple[int, str]:
+    """The order of the tables; a record has its losses by the alphabet."""
+    return (LOSSES.index(loss) if loss in LOSSES else len(LOSSES)), loss
 
 
 def _noting(ends: list[float]) -> Any:

@@ -101,17 +101,19 @@ class Exhibit:
     assumptions: tuple[str, ...] = ()
     seeds: int = SEEDS
 
+    def has_row(self, pattern: str) -> bool:
+        """Return whether a pattern (`cifar100-*-vgg19`) matches the name of a row."""
+        return any(fnmatch.fnmatchcase(row.name, pattern) for row in self.rows)
+
     def selected(self, patterns: Sequence[str] = ()) -> tuple[Row, ...]:
         """Return the rows whose name matches one of the patterns (`cifar100-*-vgg19`); all without a pattern."""
-        found = tuple(
+        for pattern in patterns:
+            if not self.has_row(pattern):
+                names = ", ".join(dict.fromkeys(row.name for row in self.rows))
+                raise ValueError(f"rows: {pattern} matches no row of {self.name}; its rows are {names}")
+        return tuple(
             row for row in self.rows if not patterns or any(fnmatch.fnmatchcase(row.name, p) for p in patterns)
         )
-        if not found:
-            raise ValueError(
-                f"rows: {', '.join(patterns)} matches no row of {self.name}; its rows are "
-                f"{', '.join(dict.fromkeys(row.name for row in self.rows))}"
-            )
-        return found
 
     def specs(self, *, rows: Sequence[str] = (), losses: Sequence[str] = (), seeds: int | None = None) -> list[RunSpec]:
         """Return the runs, each once: row by row, within a row seed by seed, so that a part is a fair comparison.

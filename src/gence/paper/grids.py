@@ -41,13 +41,22 @@ def grid_specs(
         raise ValueError(f"seeds is {seeds}; expected at least 1")
     runs: list[RunSpec] = []
     studied: list[RunSpec] = []
+    under = named_recipe(recipe) if recipe else None
+    exhibits = {name: load_exhibit(name, under) for name in names if name in (*EXHIBITS, *STUDIES)}
+    # A row may be one exhibit's and not the next one's; one that nobody has is a slip.
+    if len(exhibits) == len(names) > 1:
+        for pattern in rows:
+            if not any(exhibit.has_row(pattern) for exhibit in exhibits.values()):
+                raise ValueError(f"rows: {pattern} matches no row of {', '.join(exhibits)}")
     for name in names:
         if name.endswith(".toml"):
             if rows or losses or seeds or recipe:
                 raise SpecError(f"{name} is a file and says itself what it runs; rows, losses, seeds and recipe do not")
             runs += read_grid(name)
             continue
-        check_choice("grid", name, GRIDS)
+        if name == "epoch_time":
+            raise SpecError("epoch_time is no grid: it is timed alone, by measure_epoch_time or gence run epoch_time")
+        check_choice("grid", name, (*GRIDS, "epoch_time", "GRID.toml"))
         if name == "open_choices":
             if losses or recipe:
                 raise SpecError(
@@ -58,11 +67,13 @@ def grid_specs(
                 store, rows=tuple(rows) or open_choices.CELLS, seeds=seeds or open_choices.SEEDS
             )
         elif name == "tuned":
-            under = named_recipe(recipe) if recipe else None
             runs += tuned_specs(store, rows=rows, losses=losses, seeds=seeds or SEEDS, recipe=under)
         else:
-            exhibit = load_exhibit(name, named_recipe(recipe) if recipe else None)
-            wanted = exhibit.specs(rows=rows, losses=losses, seeds=seeds)
+            exhibit = exhibits[name]
+            here = [pattern for pattern in rows if len(names) == 1 or exhibit.has_row(pattern)]
+            if rows and not here:
+                continue
+            wanted = exhibit.specs(rows=here, losses=losses, seeds=seeds)
             if name in STUDIES:
                 studied += wanted
             else:

@@ -35,7 +35,6 @@ def imbalanced(recipe: Recipe | None = None) -> Exhibit:
             for (data, rho), line in PRINTED.items()
         ),
         assumptions=(
-            "The number of seeds is not printed for this table; 5 are assumed, as everywhere else.",
             "The largest class has all its training images (5000 of CIFAR-10, 500 of CIFAR-100), and class k has "
             "n_max * rho^(-k/(K-1)) of them; the test set is balanced.",
         ),

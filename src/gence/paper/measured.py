@@ -56,7 +56,9 @@ def _can_be_compared(runs: pd.DataFrame) -> bool:
 
 def _line(runs: pd.DataFrame, metric: str) -> str:
     first = runs.iloc[0]
-    size = f"{first['subset.n']:.0f}" if pd.isna(first["subset.rho"]) else f"rho {first['subset.rho']:g}"
+    size = "all" if pd.isna(first["subset.n"]) else f"{first['subset.n']:.0f}"
+    if not pd.isna(first["subset.rho"]):
+        size = f"rho {first['subset.rho']:g}"
     words = [DATA_TITLES.get(first["data"], first["data"]), size]
     words += [MODEL_TITLES.get(first["model"], first["model"]), first["recipe"]]
     found = [_summary(_of(runs, column), column.prefix + metric) for column in COLUMNS]

@@ -19,6 +19,7 @@ the four cells, so one cell would decide alone.
 
 from __future__ import annotations
 
+import fnmatch
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -99,14 +100,17 @@ def open_choice_specs(store: Store, *, rows: Sequence[str] = CELLS, seeds: int =
 
     Args:
         store: where the records are that say which candidates went on.
-        rows: the cells, names or patterns of rows of Table 1.
+        rows: the cells, names or patterns that match some of `CELLS`.
         seeds: how many seeds, from 0.
     """
+    wanted = [name for name in CELLS if any(fnmatch.fnmatchcase(name, pattern) for pattern in rows or CELLS)]
+    if not wanted:
+        raise ValueError(f"rows: {', '.join(rows)} matches no cell of the search; its cells are {', '.join(CELLS)}")
     out = {one.name: one.out for one in judge(store)}
     went_on = [recipe for name, recipe in CANDIDATES.items() if out[name] is False]
     return [
         spec
-        for row in table1().selected(tuple(rows) or CELLS)
+        for row in table1().selected(wanted)
         for recipes in [CANDIDATES.values() if row.name in FIRST else went_on]
         for runs in zip(*(_runs(row, recipe, seeds) for recipe in recipes), strict=True)
         for spec in runs
@@ -143,7 +147,8 @@ def search_sentence(store: Store) -> str:
     """Return what the search has found, or what to do next."""
     found = chosen(store)
     if found is not None:
-        return f"Chosen, on cross-entropy alone: {found.name} (distance {found.distance:.2f})."
+        seeds = f"{min(found.counts)} of {SEEDS} seeds"
+        return f"Chosen, on cross-entropy alone and {seeds}: {found.name} (distance {found.distance:.2f})."
     if judge(store)[0].out is None:
         lacking, then = "not every candidate has both cells of N = 2000", f", and again for the {GO_ON} closest"
     else:

@@ -57,7 +57,7 @@ def _table(name: str, exhibit: Exhibit, measured: Sequence[MeasuredRow], seeds: 
             for one, winner in zip(begun, best, strict=True)
         )
         lines.append(Row(cells=(Cell(text=column.title, value=column.title), *cells)))
-    marked = "" if exhibit.higher_is_better is None else " The best of a setting is marked once all of it is complete."
+    marked = " The best of a setting is marked once all of it is complete." if exhibit.higher_is_better else ""
     return Table(
         name=name.replace("_", "-"),
         caption=f"{exhibit.title} ({exhibit.where}): {exhibit.unit}, mean ± sample standard deviation over {seeds} "

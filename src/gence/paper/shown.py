@@ -15,10 +15,11 @@ from gence.paper.open_choices import search_sentence
 from gence.paper.remedies_table import METRICS as REMEDIES
 from gence.paper.remedies_table import remedies_shown
 from gence.paper.tables import cost_table, exhibit_table, search_table
+from gence.paper.tuned import METRICS as TUNED
 from gence.paper.tuned import tuned
 from gence.report.tables import Table
 
-SHOWN = (*EXHIBITS, "epoch_time", "tuned", "tuned_ece", *REMEDIES, "open_choices", "costs")
+SHOWN = (*EXHIBITS, "epoch_time", *TUNED, *REMEDIES, "open_choices", "costs")
 """Everything that has a table."""
 
 
@@ -40,6 +41,8 @@ def shown(
         recipe: the name of another recipe than the paper's, for exhibits.
     """
     check_choice("exhibit", name, SHOWN)
+    if seeds is not None and seeds < 1:
+        raise ValueError(f"seeds is {seeds}; expected at least 1")
     under = named_recipe(recipe) if recipe else None
     if name in REMEDIES:
         return remedies_shown(name, store, rows=rows, seeds=seeds, recipe=under)
@@ -51,14 +54,13 @@ def shown(
     if name == "costs":
         return cost_table([load_exhibit(exhibit, under) for exhibit in EXHIBITS], store, seeds), []
     exhibit: Exhibit
-    if name.startswith("tuned"):
-        exhibit = tuned(store, under, "ece" if name.endswith("ece") else "accuracy")
+    if name in TUNED:
+        exhibit = tuned(store, under, TUNED[name])
         if not exhibit.rows:
             return exhibit_table(exhibit, store, seeds=seeds), ["Nothing is tuned yet: gence tune table1 --rows ..."]
     else:
         exhibit = load_exhibit(name, under)
-    sentences = agreement(exhibit, store, seeds=seeds)
     return exhibit_table(exhibit, store, rows=rows, seeds=seeds), [
-        *sentences,
+        *agreement(exhibit, store, rows=rows, seeds=seeds),
         *(f"Assumed: {one}" for one in exhibit.assumptions),
     ]

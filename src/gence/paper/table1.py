@@ -44,7 +44,8 @@ def table1(recipe: Recipe | None = None) -> Exhibit:
             for (data, n, model), line in PRINTED.items()
         ),
         assumptions=(
-            "The parameters of the losses are not printed: generalised CE has q = 0.7, focal has gamma = 2.",
+            "The losses' parameters are those that their own papers recommend, as the paper says without naming them: "
+            "generalised CE has q = 0.7, focal has gamma = 2.",
             "VGG-19 has BatchNorm and one linear layer as its head; a ResNet-50 at 32 pixels begins with a 3x3 "
             "convolution of stride 1 and no pooling.",
         ),

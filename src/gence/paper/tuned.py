@@ -14,17 +14,25 @@ from pathlib import Path
 from typing import Any
 
 from gence.experiment import atomic
+from gence.experiment.ood_names import ood_name
 from gence.experiment.recipe import Recipe
 from gence.experiment.spec import LossSpec, RunSpec
 from gence.experiment.store import Store, StoreError
 from gence.experiment.study import TunedLoss
 from gence.experiment.tune import TuneReport, tuned_grid
 from gence.paper.exhibit import DATA_TITLES, MODEL_TITLES, SEEDS, SIX_LOSSES, Column, Exhibit, Row
+from gence.paper.ood import SETS
 from gence.paper.priority import cell_name
 from gence.paper.table1 import table1
 
 LOSSES = (*(str(column.loss) for column in SIX_LOSSES), "gence(anchor=tune)")
 """What is tuned: the paper's six losses, and GenCE with its anchor tuned too."""
+
+
+METRICS = {"tuned": "accuracy", "tuned_ece": "ece", "tuned_ood": "auroc"}
+"""What is shown by which name, from the same runs."""
+
+_UNITS = {"accuracy": "accuracy, %", "ece": "ECE, % (15 bins)", "auroc": "AUROC, %"}
 
 
 def save_tuned(store: Store, report: TuneReport) -> Path:
@@ -116,7 +124,7 @@ def tuned(store: Store, recipe: Recipe | None = None, metric: str = "accuracy") 
     Args:
         store: where the settings are.
         recipe: the recipe that was the base of tuning; the paper's by default.
-        metric: "accuracy" or "ece". Both come from the same runs.
+        metric: "accuracy", "ece" or "auroc"; the last for cells that are judged on OOD sets, a row a set and score.
     """
     in_table = [row.base for row in table1(recipe).rows]
     found = [report for base in in_table if (report := load_tuned(store, base)) is not None]
@@ -126,25 +134,26 @@ def tuned(store: Store, recipe: Recipe | None = None, metric: str = "accuracy") 
     rows = [
         TunedRow(
             name=cell_name(report.base),
-            labels=_labels(report.base),
+            labels=(*_labels(report.base), *labels),
             base=report.base,
-            metric=metric,
+            metric=name,
             changes={str(one.asked): one.changes for one in report.best},
         )
         for report in found
+        for name, labels in _numbers(report.base, metric)
     ]
     return Exhibit(
         name="tuned",
         title="Every loss tuned, with as many trials as any other",
         where="not in the paper",
-        unit="accuracy, %" if metric == "accuracy" else "ECE, % (15 bins)",
-        label_names=("Data", "N", "Network"),
+        unit=_UNITS[metric],
+        label_names=("Data", "N", "Network", *(("OOD", "Score") if metric == "auroc" else ())),
         columns=tuple(
             Column(name=loss, title=_title(loss), loss=LossSpec.parse(loss.replace("=tune", "=0.1")), ours=True)
             for loss in _losses(found)
         ),
         rows=tuple(rows),
-        higher_is_better=metric == "accuracy",
+        higher_is_better=metric != "ece",
         assumptions=(
             "Learning rate, weight decay, warm-up and each loss's own parameters are tuned with the same number of "
             "trials, on a held-out fifth of the small training set; the final runs have fresh seeds and are trained "
@@ -197,10 +206,9 @@ def tuned_specs(
         )
     names = list(dict.fromkeys(cell_name(report.base) for report in reports))
     wanted = [name for name in names if not rows or any(fnmatch.fnmatchcase(name, pattern) for pattern in rows)]
-    if not wanted:
-        raise ValueError(
-            f"nothing was tuned in {store.root} for the rows {', '.join(rows)}; what was: {', '.join(names)}"
-        )
+    for pattern in rows:
+        if not fnmatch.filter(names, pattern):
+            raise ValueError(f"nothing was tuned in {store.root} for the row {pattern}; what was: {', '.join(names)}")
     best = [
         dataclasses.replace(report, best=tuple(one for one in report.best if not losses or str(one.asked) in losses))
         for report in reports
@@ -224,6 +232,18 @@ def _cell_key(base: RunSpec) -> str:
 def _labels(base: RunSpec) -> tuple[str, str, str]:
     size = str(base.subset.n or "all") if base.subset.rho is None else f"rho {base.subset.rho:g}"
     return DATA_TITLES.get(base.data, base.data), size, MODEL_TITLES.get(base.model, base.model)
+
+
+def _numbers(base: RunSpec, metric: str) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the numbers of a cell's records that a metric stands for, each with the labels that tell them apart."""
+    if metric != "auroc":
+        return [(metric, ())]
+    titles = dict(SETS.values())
+    return [
+        (f"ood/{name}/auroc_{score}", (titles.get(name, name), score))
+        for name in map(ood_name, base.ood)
+        for score in ("entropy", "confidence")
+    ]
 
 
 def _plain(changes: dict[str, Any]) -> dict[str, Any]:

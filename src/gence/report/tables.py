@@ -92,7 +92,12 @@ class Table:
 
         shown = RichTable(caption=Text(self.caption), caption_justify="left")
         for i, column in enumerate(self.columns):
-            shown.add_column(Text(column), justify="right" if i else "left")
+            # Titles may be broken, and names between words; a number may not.
+            texts = [row.cells[i].text for row in self.rows]
+            whole = texts if i else [word for text in (column, *texts) for word in text.split()]
+            shown.add_column(
+                Text(column), justify="right" if i else "left", min_width=max(map(len, whole), default=None)
+            )
         for row in self.rows:
             # Text, not markup: a name in square brackets must stay what it is.
             shown.add_row(*(Text(cell.text, style="bold" if cell.best else "") for cell in row.cells))
