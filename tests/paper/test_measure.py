@@ -128,6 +128,10 @@ def test_agreement_by_rule(writer) -> None:
     assert differs.endswith(
         "GenCE less CE is +4.24 here and +6.86 in print, mean over the 2 rows where both have two seeds."
     )
+    writer.cell(table1(), ROW, "anchored", [24.92] * 5)  # the printed CE is 14.92
+    assert agreement(table1(), writer.store)[1].endswith(
+        "have two seeds; with an anchor of 0.1, which the paper does not have, +10.00 over 1 row."
+    )
 
 
 def test_it_is_said_why_nothing_can_be_judged(writer) -> None:
