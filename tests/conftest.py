@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 
 import hypothesis
@@ -10,6 +11,7 @@ import torch
 
 # Workers run side by side; more than one thread each makes them slower, and sums depend on the number of threads.
 torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
 
 # The same examples every time: a failure seen by one person is a failure for all.
 hypothesis.settings.register_profile("gence", derandomize=True, deadline=None, print_blob=True)
@@ -17,7 +19,15 @@ hypothesis.settings.load_profile("gence")
 
 
 # Started first, so that no worker is left alone with one at the end; see --no-loadscope-reorder in the Makefile.
-LONG = ("test_examples.py", "test_kernels.py", "test_check_estimator.py", "test_compare.py", "test_kill.py")
+LONG = (
+    "test_examples.py",
+    "test_kernels.py",
+    "test_docs.py",
+    "test_check_estimator.py",
+    "test_compare.py",
+    "test_trainers.py",
+    "test_kill.py",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
