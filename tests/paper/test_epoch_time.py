@@ -4,8 +4,10 @@ import json
 
 import pytest
 
+from gence.experiment.recipe import RECIPES
+from gence.experiment.spec import LossSpec, RunSpec, Subset
 from gence.experiment.store import Store, StoreError
-from gence.paper.epoch_time import epoch_time_table
+from gence.paper.epoch_time import epoch_time_table, measure_epoch_time, save_epoch_time
 
 NETWORK = {
     "data": "cifar10",
@@ -36,3 +38,23 @@ def test_losses_have_the_order_and_titles_of_the_other_tables(writer) -> None:
 def test_a_record_that_is_none_is_named(writer, record) -> None:
     with pytest.raises(StoreError, match=r"epoch_time\.json cannot be read"):
         epoch_time_table(written(writer.store, record))
+
+
+def test_seconds_per_epoch_are_measured_and_shown(writer) -> None:
+    recipe = RECIPES["tiny"].replace(batch_size=50)
+    base = RunSpec(
+        data="digits", subset=Subset(n=100), model="small_cnn", loss=LossSpec(name="ce"), recipe=recipe, seed=0
+    )
+    record = measure_epoch_time([base], losses=("ce", "gence"), epochs=3, rounds=2, device="cpu")
+    assert [len(seconds) for seconds in record["rows"][0]["seconds"].values()] == [4, 4]
+    path = save_epoch_time(writer.store, record)
+    table, (sentence,) = epoch_time_table(writer.store)
+    assert [row.cells[1].text for row in table.rows] == ["GenCE", "CE"]
+    assert table.rows[1].cells[3].text == "+0.00"
+    assert "(the paper: +0.3 %)" in sentence
+    record["rows"][0]["seconds"]["gence"] = [2 * s for s in record["rows"][0]["seconds"]["ce"]]
+    path.write_text(json.dumps(record))
+    assert epoch_time_table(writer.store)[0].rows[0].cells[3].text == "+100.00"
+    path.write_text("{}")
+    with pytest.raises(StoreError, match="run gence run epoch_time again"):
+        epoch_time_table(writer.store)

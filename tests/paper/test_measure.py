@@ -1,19 +1,30 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
 
 from gence.experiment.store import Store
 from gence.paper import load_exhibit
 from gence.paper.agreement import agreement
+from gence.paper.exhibit import Exhibit
 from gence.paper.measure import measure
 from gence.paper.reliability import reliability
 from gence.paper.shown import shown
 from gence.paper.table1 import table1
 from gence.paper.tables import cost_table, exhibit_table
+from gence.report.tables import Table
 
 ROW = "cifar100-2000-vgg19"
+
+
+def row_table(exhibit: Exhibit, store: Store) -> Table:
+    return exhibit_table(exhibit, measure(exhibit, store, rows=[ROW]))
+
+
+def sentences(exhibit: Exhibit, store: Store, rows: Sequence[str] = ()) -> list[str]:
+    return agreement(exhibit, measure(exhibit, store, rows=rows))
 
 
 def cell(store: Store, column: str, row: str = ROW, exhibit: str = "table1"):
@@ -38,17 +49,17 @@ def test_one_seed_has_no_standard_error(writer) -> None:
 
 def test_missing_and_diverged_cells_are_told_apart(writer) -> None:
     writer.cell(table1(), ROW, "mae", [1.0, 1.0], metrics={"accuracy": 0.01}, status="diverged")
-    table = exhibit_table(load_exhibit("ece"), writer.store, rows=[ROW])
+    table = row_table(load_exhibit("ece"), writer.store)
     texts = [c.text for c in table.rows[0].cells]
     assert texts[2 + 4] == "no number (2 of 5)"
     assert texts[2] == "missing (0 of 5)"
-    accuracy = exhibit_table(table1(), writer.store, rows=[ROW])
+    accuracy = row_table(table1(), writer.store)
     assert accuracy.rows[0].cells[2 + 4].text == "1.00 ± 0.00 (2 of 5)"
 
 
 def test_the_table_has_ours_the_paper_s_and_the_difference(writer) -> None:
     writer.printed(table1(), ROW, shift=2.0)
-    table = exhibit_table(table1(), writer.store, rows=[ROW])
+    table = row_table(table1(), writer.store)
     assert [row.cells[1].text for row in table.rows] == ["ours", "paper", "difference"]
     assert [row.cells[2].text for row in table.rows[:2]] == ["26.40 ± 1.00", "24.40 ± 1.12"]
     errors = 2 / math.sqrt(1 / 5 + 1.12**2 / 5)
@@ -65,13 +76,13 @@ def test_the_best_of_a_complete_row_is_marked(writer) -> None:
     writer.cell(table1(), ROW, "anchored", [28.0] * 5)
     store = Store(writer.store.root.parent / "other")
     store.merge(writer.store)
-    assert not any(c.best for c in exhibit_table(table1(), store, rows=[ROW]).rows[0].cells)
+    assert not any(c.best for c in row_table(table1(), store).rows[0].cells)
     fresh = type(writer)(Store(writer.store.root.parent / "fresh"))
     fresh.cell(table1(), ROW, "gence", [26.0] * 5, **offset)
     for column in ("ce", "generalized_ce", "focal", "mae", "brier"):
         fresh.cell(table1(), ROW, column, [20.0] * 5)
     fresh.cell(table1(), ROW, "anchored", [28.0] * 5)
-    best = [c.best for c in exhibit_table(table1(), fresh.store, rows=[ROW]).rows[0].cells]
+    best = [c.best for c in row_table(table1(), fresh.store).rows[0].cells]
     assert best.index(True) == 2 + 6
     assert sum(best) == 1
 
@@ -80,15 +91,15 @@ def test_no_calibration_error_is_the_best(writer) -> None:
     ece = load_exhibit("ece")
     for column in ece.columns:
         writer.cell(ece, ROW, column.name, [20.0] * 5)
-    (ours,) = exhibit_table(ece, writer.store, rows=[ROW]).rows[:1]
+    (ours,) = row_table(ece, writer.store).rows[:1]
     assert not any(cell.best for cell in ours.cells)
 
 
 def test_sentences_are_about_the_rows_that_are_shown(writer) -> None:
     writer.printed(table1(), ROW)
     writer.printed(table1(), "cifar10-2000-vgg19", shift=50.0)
-    assert agreement(table1(), writer.store)[0].startswith("6 of 12 measured cells")
-    assert agreement(table1(), writer.store, rows=[ROW])[0].startswith("6 of 6 measured cells")
+    assert sentences(table1(), writer.store)[0].startswith("6 of 12 measured cells")
+    assert sentences(table1(), writer.store, rows=[ROW])[0].startswith("6 of 6 measured cells")
     assert shown("table1", writer.store, rows=[ROW])[1][0].startswith("6 of 6 measured cells")
     with pytest.raises(ValueError, match="seeds is 0; expected at least 1"):
         shown("table1", writer.store, seeds=0)
@@ -110,16 +121,16 @@ def test_overconfidence_is_that_of_the_confident_bins(writer) -> None:
 
 
 def test_agreement_by_rule(writer) -> None:
-    assert agreement(table1(), writer.store) == ["Nothing of this exhibit is measured yet."]
+    assert sentences(table1(), writer.store) == ["Nothing of this exhibit is measured yet."]
     writer.printed(table1(), ROW)
-    (sentence,) = agreement(table1(), writer.store)
+    (sentence,) = sentences(table1(), writer.store)
     assert sentence == (
         "6 of 6 measured cells lie within 2 standard errors of the printed value, and the printed best loss is the "
         "best of the paper's losses here too in 1 of 1 rows."
     )
     writer.cell(table1(), "cifar10-2000-vgg19", "ce", [75.0, 75.1, 75.2, 75.3, 75.4])
     writer.cell(table1(), "cifar10-2000-vgg19", "gence", [74.0, 74.1, 74.2, 74.3, 74.4])
-    agrees, differs = agreement(table1(), writer.store)
+    agrees, differs = sentences(table1(), writer.store)
     assert agrees.startswith("7 of 8 measured cells")
     assert differs.startswith(
         "Furthest from the print is CE at CIFAR-10, 2000, VGG-19: ours 75.20, the paper's 70.38 (+"
@@ -129,7 +140,7 @@ def test_agreement_by_rule(writer) -> None:
         "GenCE less CE is +4.24 here and +6.86 in print, mean over the 2 rows where both have two seeds."
     )
     writer.cell(table1(), ROW, "anchored", [24.92] * 5)  # the printed CE is 14.92
-    assert agreement(table1(), writer.store)[1].endswith(
+    assert sentences(table1(), writer.store)[1].endswith(
         "have two seeds; with an anchor of 0.1, which the paper does not have, +10.00 over 1 row."
     )
 
@@ -137,9 +148,9 @@ def test_agreement_by_rule(writer) -> None:
 def test_it_is_said_why_nothing_can_be_judged(writer) -> None:
     ece, beside = load_exhibit("ece"), ", so no difference from the print can be judged."
     writer.cell(ece, "cifar100-2000-vgg19", "ce", [2.0])
-    assert agreement(ece, writer.store) == ["No cell has two seeds yet" + beside]
+    assert sentences(ece, writer.store) == ["No cell has two seeds yet" + beside]
     writer.cell(ece, "cifar100-2000-vgg19", "gence", [2.0, 2.1, 2.2])
-    assert agreement(ece, writer.store) == ["No cell with two seeds has a printed value" + beside]
+    assert sentences(ece, writer.store) == ["No cell with two seeds has a printed value" + beside]
 
 
 def test_agreement_of_the_figures(writer) -> None:
@@ -148,14 +159,14 @@ def test_agreement_of_the_figures(writer) -> None:
     for size, accuracy in accuracies.items():
         for column, more in (("gence", 2.0), ("ce", 0.0)):
             writer.cell(batch, f"cifar10-2000-vgg19-b{size}", column, [accuracy + more, accuracy + more])
-    (sentence,) = agreement(batch, writer.store)
+    (sentence,) = sentences(batch, writer.store)
     assert sentence.startswith("VGG-19: GenCE is best at B = 50 and 6.00 points worse at worst; CE is best at B = 50")
 
 
 def test_agreement_where_the_paper_names_no_setting(writer) -> None:
     for row in load_exhibit("ood").selected(["cifar10-2000-vgg19/far-entropy"]):
         writer.printed(load_exhibit("ood"), row.name, shift=-30)
-    (sentence,) = agreement(load_exhibit("ood"), writer.store)
+    (sentence,) = sentences(load_exhibit("ood"), writer.store)
     assert sentence.startswith("If the paper's setting is N = 2000 and VGG-19: 0 of 6 measured cells lie within")
     assert "the best of the paper's losses here too in 1 of 1 rows" in sentence
 

@@ -1,15 +1,11 @@
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
 
-from gence.experiment.recipe import RECIPES
-from gence.experiment.spec import LossSpec, RunSpec, Subset
-from gence.experiment.store import Store, StoreError
+from gence.experiment.store import Store
 from gence.paper import load_exhibit
-from gence.paper.epoch_time import epoch_time_table, measure_epoch_time, save_epoch_time
 from gence.paper.page import _lines, _pieces, _textual, write_page
 from gence.paper.reliability import reliability
 from gence.paper.shown import SHOWN, shown
@@ -115,23 +111,3 @@ def test_axe_finds_nothing(page, chromium, scheme) -> None:  # noqa: F811
     found = axe_module.Axe().run(view)
     assert [(v["id"], v["nodes"][0]["html"][:200]) for v in found.response["violations"]] == []
     view.close()
-
-
-def test_seconds_per_epoch_are_measured_and_shown(writer) -> None:
-    recipe = RECIPES["tiny"].replace(batch_size=50)
-    base = RunSpec(
-        data="digits", subset=Subset(n=100), model="small_cnn", loss=LossSpec(name="ce"), recipe=recipe, seed=0
-    )
-    record = measure_epoch_time([base], losses=("ce", "gence"), epochs=3, rounds=2, device="cpu")
-    assert [len(seconds) for seconds in record["rows"][0]["seconds"].values()] == [4, 4]
-    path = save_epoch_time(writer.store, record)
-    table, (sentence,) = epoch_time_table(writer.store)
-    assert [row.cells[1].text for row in table.rows] == ["GenCE", "CE"]
-    assert table.rows[1].cells[3].text == "+0.00"
-    assert "(the paper: +0.3 %)" in sentence
-    record["rows"][0]["seconds"]["gence"] = [2 * s for s in record["rows"][0]["seconds"]["ce"]]
-    path.write_text(json.dumps(record))
-    assert epoch_time_table(writer.store)[0].rows[0].cells[3].text == "+100.00"
-    path.write_text("{}")
-    with pytest.raises(StoreError, match="run gence run epoch_time again"):
-        epoch_time_table(writer.store)

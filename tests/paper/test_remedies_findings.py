@@ -6,10 +6,11 @@ import pytest
 
 from gence.experiment.result import RunResult
 from gence.experiment.store import Store
+from gence.losses.monitor import REMEDY
 from gence.paper.remedies import remedies
 from gence.paper.remedies_evidence import against, collapses, mean_ranks, read_study
 from gence.paper.remedies_findings import START, choose, findings
-from gence.paper.results import default_results
+from gence.paper.results import checkout, default_results
 from gence.paper.shown import shown
 from tests.paper.remedies_records import ROW, fill_row, record, run_of
 
@@ -111,6 +112,13 @@ def test_the_best_of_remedies_that_do_not_help_is_not_recommended(writer) -> Non
     study = read_study(writer.store)
     assert choose(study).recommended is None
     assert findings(study)[2].endswith("It was not shown to be better than plain GenCE: no remedy is recommended.")
+
+
+def test_the_documented_start_is_the_documented_one() -> None:
+    (start,) = (column for column in remedies().columns if column.name == START)
+    assert str(start.loss) == "gence(anchor=0.1)"
+    assert "anchor=0.1" in REMEDY
+    assert "Set `anchor` (0.1 is a good start)" in (checkout() / "README.md").read_text()
 
 
 def test_what_the_documentation_recommends_is_what_the_records_do() -> None:

@@ -12,6 +12,8 @@ from gence.cli.errors import exit_if_interrupted
 from gence.cli.settings import print_left_out, refuse_options
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from gence.experiment.spec import RunSpec
     from gence.experiment.store import Store
 
@@ -189,6 +191,13 @@ def store_at(path: Path | None, *, must_exist: bool = False) -> Store:
     return found
 
 
+def table_console() -> Console:
+    """Return the console for tables: the terminal, or, to a file, one so wide that hardly anything is broken."""
+    from rich.console import Console
+
+    return Console() if sys.stdout.isatty() else Console(width=200)
+
+
 def split_words(text: str) -> tuple[str, ...]:
     """Return the words of a list that is separated by commas."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
@@ -223,7 +232,6 @@ def _time_epochs(names: list[str], store: Store, device: str, compile: bool, dry
 
 def _list(specs: list[RunSpec], store: Store) -> None:
     """Print the cells of a grid in the order they would be done, and what each still lacks."""
-    from rich.console import Console
     from rich.table import Table
 
     from gence.experiment.recipe import RECIPES
@@ -249,6 +257,5 @@ def _list(specs: list[RunSpec], store: Store) -> None:
             str(sum(spec.key in missing for spec in runs)),
             "–" if steps is None else str(steps),
         )
-    # To a file nothing is cut.
-    (Console() if sys.stdout.isatty() else Console(width=200)).print(table)
+    table_console().print(table)
     typer.echo(f"{len(missing)} of {len(specs)} runs are missing in {store.root}")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from gence.cli import compare
-from gence.cli.grid import split_words, store_at
+from gence.cli.grid import split_words, store_at, table_console
 from gence.cli.settings import refuse_options
 
 _FORMATS = ("text", "markdown", "latex", "csv")
@@ -66,7 +65,7 @@ def register(app: typer.Typer) -> None:
         place = store_at(store, must_exist=store is not None)
         table, notes = shown(name, place, rows=split_words(rows), seeds=seeds, recipe=recipe)
         if format == "text":
-            console = Console() if sys.stdout.isatty() else Console(width=200)
+            console = table_console()
             width = Console(width=10_000).measure(table.rich())
             # Lines that the terminal breaks can be put right with a wider one; a number that is cut is lost. At its
             # very least width rich does cut.

@@ -101,8 +101,9 @@ def run_grid(
         specs: the runs.
         store: where the records are, or the folder's path.
         engine: "local", "gpus", "ray", or an engine made by `create_engine`.
-        time_limit: seconds after which nothing may run; a run that would not finish, by the records of its like, is
-            not begun, unless no limit of this length would do: then it is begun, and goes on from its checkpoint.
+        time_limit: seconds after which it stops, once its epoch is done; a run that would not finish, by the records
+            of its like, is not begun, unless no limit of this length would do: then it is begun, and goes on from its
+            checkpoint.
         max_attempts: how often a run may fail, over all calls, before it is left alone.
         cohort_size: the most runs to train side by side; "auto" is up to 8 on a GPU and 1 on a CPU.
         console: where the progress bar is drawn; None is standard error.

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gence.experiment.store import Store
-from gence.paper.exhibit import ANCHORED, SEEDS, SIX_LOSSES, Exhibit
-from gence.paper.measure import Measured, MeasuredRow, measure
+from gence.paper.exhibit import ANCHORED, SIX_LOSSES, Exhibit
+from gence.paper.measure import Measured, MeasuredRow
 
 CLOSE = 2.0
 """Standard errors within which a cell agrees with the print."""
@@ -15,13 +14,12 @@ _PAPER = tuple(column.name for column in SIX_LOSSES)
 _POINTWISE = _PAPER[1:]
 
 
-def agreement(exhibit: Exhibit, store: Store, *, rows: Sequence[str] = (), seeds: int = SEEDS) -> list[str]:
-    """Return sentences on an exhibit, or on some of its rows: how much is measured, what agrees, what does not.
+def agreement(exhibit: Exhibit, measured: Sequence[MeasuredRow]) -> list[str]:
+    """Return sentences on some rows of an exhibit: how much is measured, what agrees, what does not.
 
     They follow from the records by fixed rules: a cell agrees if it lies within two standard errors of its printed
     value; a row is compared once its cells of the paper's columns have two seeds at least.
     """
-    measured = measure(exhibit, store, rows=rows, seeds=seeds)
     if not any(cell.recorded for row in measured for cell in row.cells.values()):
         return ["Nothing of this exhibit is measured yet."]
     if exhibit.name == "ood":

@@ -65,9 +65,14 @@ class MeasuredRow:
     cells: dict[str, Measured]
 
 
-def measure(exhibit: Exhibit, store: Store, *, rows: Sequence[str] = (), seeds: int = SEEDS) -> list[MeasuredRow]:
-    """Return the rows of an exhibit as far as the store has records; a missing cell is there, with nothing in it."""
-    reader = _Reader(store)
+def measure(
+    exhibit: Exhibit, store: Store | Reader, *, rows: Sequence[str] = (), seeds: int = SEEDS
+) -> list[MeasuredRow]:
+    """Return the rows of an exhibit as far as the store has records; a missing cell is there, with nothing in it.
+
+    Several looks at the same runs share a `Reader`.
+    """
+    reader = store if isinstance(store, Reader) else Reader(store)
     lines = exhibit.selected(rows) if exhibit.rows else ()
     return [
         MeasuredRow(row, {column.name: reader.cell(exhibit, row, column, seeds) for column in exhibit.columns})
@@ -75,7 +80,7 @@ def measure(exhibit: Exhibit, store: Store, *, rows: Sequence[str] = (), seeds: 
     ]
 
 
-class _Reader:
+class Reader:
     """Reads each record once, however many cells it is part of."""
 
     def __init__(self, store: Store) -> None:
@@ -83,6 +88,7 @@ class _Reader:
         self._seen: dict[str, Record] = {}
 
     def cell(self, exhibit: Exhibit, row: Row, column: Column, seeds: int) -> Measured:
+        """Return one cell, as far as there are records."""
         wanted = row.specs(column, seeds)
         records = [record for spec in wanted if (record := self._record(spec)) is not None]
         numbers = {

@@ -12,7 +12,7 @@ from gence.experiment.recipe import Recipe
 from gence.experiment.store import Store
 from gence.metrics import holm, smallest_p, summarize, wilcoxon_signed_rank
 from gence.paper.exhibit import OFFSET, Exhibit
-from gence.paper.measure import Measured, MeasuredRow, measure
+from gence.paper.measure import Measured, MeasuredRow, Reader, measure
 from gence.paper.remedies import PLAIN, remedies
 
 ALPHA = 0.05
@@ -58,8 +58,9 @@ def read_study(
     """Read all that is recorded of the comparison; arguments as for `measure`."""
     exhibit = remedies(recipe)
     seeds = exhibit.seeds if seeds is None else seeds
+    reader = Reader(store)
     found = {
-        metric: measure(remedies(recipe, metric), store, rows=rows, seeds=seeds)
+        metric: measure(remedies(recipe, metric), reader, rows=rows, seeds=seeds)
         for metric in ("accuracy", "ece", "marginal_kl")
     }
     offsets = tuple(dataclasses.replace(column, prefix=OFFSET.prefix) for column in exhibit.columns)
@@ -68,7 +69,7 @@ def read_study(
         accuracy=with_all_offsets(found["accuracy"]),
         ece=with_all_offsets(found["ece"]),
         drift=found["marginal_kl"],
-        offset=measure(dataclasses.replace(exhibit, columns=offsets), store, rows=rows, seeds=seeds),
+        offset=measure(dataclasses.replace(exhibit, columns=offsets), reader, rows=rows, seeds=seeds),
         without_offset=sum(_without_offset(one) for one in found["accuracy"]),
     )
 

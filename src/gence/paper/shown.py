@@ -11,6 +11,7 @@ from gence.paper import EXHIBITS, load_exhibit
 from gence.paper.agreement import agreement
 from gence.paper.epoch_time import epoch_time_table
 from gence.paper.exhibit import SEEDS, Exhibit
+from gence.paper.measure import measure
 from gence.paper.open_choices import search_sentence
 from gence.paper.remedies_table import METRICS as REMEDIES
 from gence.paper.remedies_table import remedies_shown
@@ -57,10 +58,11 @@ def shown(
     if name in TUNED:
         exhibit = tuned(store, under, TUNED[name])
         if not exhibit.rows:
-            return exhibit_table(exhibit, store, seeds=seeds), ["Nothing is tuned yet: gence tune table1 --rows ..."]
+            return exhibit_table(exhibit, [], seeds), ["Nothing is tuned yet: gence tune table1 --rows ..."]
     else:
         exhibit = load_exhibit(name, under)
-    return exhibit_table(exhibit, store, rows=rows, seeds=seeds), [
-        *agreement(exhibit, store, rows=rows, seeds=seeds),
+    measured = measure(exhibit, store, rows=rows, seeds=seeds)
+    return exhibit_table(exhibit, measured, seeds), [
+        *agreement(exhibit, measured),
         *(f"Assumed: {one}" for one in exhibit.assumptions),
     ]

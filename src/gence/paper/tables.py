@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from gence.experiment.store import Store
 from gence.paper.exhibit import SEEDS, Exhibit
-from gence.paper.measure import Measured, MeasuredRow, measure
+from gence.paper.measure import Measured, MeasuredRow
 from gence.paper.open_choices import CANDIDATES, CELLS, GO_ON, chosen, judge
 from gence.paper.priority import cell_name, cells
 from gence.paper.table1 import table1
@@ -16,16 +16,14 @@ from gence.report.tables import Cell, Row, Table
 _ABSENT = "–"
 
 
-def exhibit_table(exhibit: Exhibit, store: Store, *, rows: Sequence[str] = (), seeds: int = SEEDS) -> Table:
-    """Return an exhibit beside the paper, up to three lines a row: ours, the paper's, the difference.
+def exhibit_table(exhibit: Exhibit, measured: Sequence[MeasuredRow], seeds: int = SEEDS) -> Table:
+    """Return some rows of an exhibit beside the paper, up to three lines each: ours, the paper's, the difference.
 
     Args:
         exhibit: what to show.
-        store: where the records are.
-        rows: patterns of row names; all rows by default.
+        measured: its rows, as far as there are records.
         seeds: how many seeds a cell should have.
     """
-    measured = measure(exhibit, store, rows=rows, seeds=seeds)
     return Table(
         name=exhibit.name.replace("_", "-"),
         caption=_caption(exhibit, measured, seeds),
