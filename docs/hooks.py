@@ -33,7 +33,7 @@ def on_page_markdown(markdown: str, *, config: Any, **_: Any) -> str:
 def figures() -> dict[str, str]:
     """Return every figure of the site as SVG text, by file name."""
     from gence.experiment.store import Store
-    from gence.paper import load_exhibit, remedies_figure
+    from gence.paper import load_exhibit, remedies_course_figure, remedies_figure
     from gence.paper.figures import reliability_drawings
     from gence.paper.results import default_results
     from gence.report.svg import as_svg
@@ -44,9 +44,12 @@ def figures() -> dict[str, str]:
     store = Store(default_results())
     for drawing in reliability_drawings(load_exhibit("reliability"), store)[0]:
         found[f"{drawing.name}.svg"] = as_svg(drawing.figure, drawing.name)
-    drawn = remedies_figure.anchor_figure(store)
-    if drawn is not None:  # without a record the page has no place for it either
-        found[remedies_figure.FILE] = as_svg(drawn, "remedies")
+    for name, drawn in (
+        (remedies_figure.FILE, remedies_figure.anchor_figure(store)),
+        (remedies_course_figure.FILE, remedies_course_figure.course_figure(store)),
+    ):
+        if drawn is not None:  # without a record the page has no place for it either
+            found[name] = as_svg(drawn, name.removesuffix(".svg"))
     return {**found, "loss-rows-and-columns.svg": rows_and_columns(), "loss-anchor.svg": between_losses()}
 
 

@@ -118,7 +118,7 @@ def test_the_documented_start_is_the_documented_one() -> None:
     (start,) = (column for column in remedies().columns if column.name == START)
     assert str(start.loss) == "gence(anchor=0.1)"
     assert "anchor=0.1" in REMEDY
-    assert "Set `anchor` (0.1 is a good start)" in (checkout() / "README.md").read_text()
+    assert "Set `anchor` (0.1 is a good start)" in " ".join((checkout() / "README.md").read_text().split())
 
 
 def test_what_the_documentation_recommends_is_what_the_records_do() -> None:

@@ -29,7 +29,8 @@ def register(app: typer.Typer) -> None:
             str,
             typer.Argument(
                 help="table1, imbalanced, ece, ood, smoothing, reliability, batch_size, epoch_time, tuned, tuned_ece, "
-                "tuned_ood, remedies, remedies_ece, remedies_drift, open_choices, costs; or a folder of records."
+                "tuned_ood, remedies, remedies_ece, remedies_drift, remedies_course, open_choices, costs; or a folder "
+                "of records."
             ),
         ],
         store: Annotated[

@@ -90,7 +90,7 @@ class Reader:
     def cell(self, exhibit: Exhibit, row: Row, column: Column, seeds: int) -> Measured:
         """Return one cell, as far as there are records."""
         wanted = row.specs(column, seeds)
-        records = [record for spec in wanted if (record := self._record(spec)) is not None]
+        records = [record for spec in wanted if (record := self.record(spec)) is not None]
         numbers = {
             record.spec.seed: exhibit.scale * value
             for record in records
@@ -104,7 +104,8 @@ class Reader:
             by_seed=numbers,
         )
 
-    def _record(self, spec: RunSpec) -> Record | None:
+    def record(self, spec: RunSpec) -> Record | None:
+        """Return the record of a run, or None."""
         if spec.key not in self._present:
             return None
         if spec.key not in self._seen:

@@ -13,10 +13,9 @@ from gence._version import __version__
 from gence.experiment.atomic import replace
 from gence.experiment.recipe import named_recipe
 from gence.experiment.store import Store
-from gence.paper import load_exhibit
+from gence.paper import load_exhibit, remedies_course_figure, remedies_figure
 from gence.paper.exhibit import COLUMNS
 from gence.paper.figures import Drawing, batch_size_drawings, reliability_drawings
-from gence.paper.remedies_figure import HOW_TO_READ, anchor_figure
 from gence.paper.shown import SHOWN, shown
 from gence.report.names import Mark, colour_variables, marks_for
 from gence.report.svg import as_svg, inlined
@@ -30,6 +29,7 @@ _HEADINGS = {
     "remedies": "Remedies for a drifting marginal: accuracy",
     "remedies_ece": "Remedies: calibration",
     "remedies_drift": "Remedies: the drift itself",
+    "remedies_course": "Remedies: when the marginal drifts",
     "open_choices": "The recipe's open choices",
     "costs": "What it cost",
 }
@@ -137,18 +137,28 @@ def _drawings(name: str, store: Store, recipe: str | None) -> tuple[list[Drawing
         return reliability_drawings(load_exhibit(name, under), store)
     if name == "batch_size":
         return batch_size_drawings(load_exhibit(name, under), store)
-    figure = anchor_figure(store, under) if name == "remedies" else None
-    if figure is None:
-        return [], []
-    return [
-        Drawing(
-            name="remedies-anchor",
-            title="Accuracy against the strength of the anchor",
-            reading=HOW_TO_READ,
-            description="The means are in the table of this section; the seeds, a dot each, are in the records alone.",
-            figure=figure,
+    drawings = []
+    if name == "remedies" and (figure := remedies_figure.anchor_figure(store, under)) is not None:
+        drawings.append(
+            Drawing(
+                name="remedies-anchor",
+                title="Accuracy against the strength of the anchor",
+                reading=remedies_figure.HOW_TO_READ,
+                description="The means are in the table of this section; the seeds, a dot each, are in the records.",
+                figure=figure,
+            )
         )
-    ], []
+    if name == "remedies_course" and (figure := remedies_course_figure.course_figure(store, under)) is not None:
+        drawings.append(
+            Drawing(
+                name="remedies-course",
+                title="The drift over the epochs",
+                reading=remedies_course_figure.HOW_TO_READ,
+                description="When each line's runs leave their place is in the table of this section.",
+                figure=figure,
+            )
+        )
+    return drawings, []
 
 
 def _inlined(drawing: Drawing, marks: list[Mark]) -> str:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gence.experiment.recipe import Recipe
 from gence.experiment.store import Store
 from gence.paper.measure import Measured, MeasuredRow, measure
+from gence.paper.panels import panels_figure
 from gence.paper.remedies import CE, PLAIN, PRIORS, STRENGTHS, anchor_column, remedies
 from gence.paper.remedies_evidence import with_all_offsets
 from gence.report.names import marks_for
-from gence.report.svg import PAPER, figure_style
+from gence.report.svg import PAPER
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,7 +23,6 @@ FILE = "remedies-anchor.svg"
 _CURVES = {prior: f"anchor ({title})" for prior, title in PRIORS.items()}
 _LEVELS = {PLAIN: "plain GenCE", "offset": "plain GenCE, offset after training", CE: "CE"}
 _DRAWN = (*(anchor_column(strength, prior) for prior in _CURVES for strength in STRENGTHS), *_LEVELS)
-_ACROSS = 2
 _ANCHORED = "gence(anchor=0.1)"
 _LEVEL_PLACES = (STRENGTHS[0] / 2.6, STRENGTHS[0] / 2.1, STRENGTHS[0] / 1.7)  # left of the weakest anchor
 HOW_TO_READ = (
@@ -39,27 +38,8 @@ def anchor_figure(store: Store, recipe: Recipe | None = None) -> Figure | None:
     Lines and large marks are means, small dots the seeds (those of the levels at the left), and a hollow mark is a cell
     that lacks seeds. None if no setting has a record.
     """
-    import matplotlib
-    import matplotlib.figure
-
     measured = [one for one in _measured(store, recipe) if _has_records(one)]
-    if not measured:
-        return None
-    across, down = min(_ACROSS, len(measured)), math.ceil(len(measured) / _ACROSS)
-    with matplotlib.rc_context(figure_style()):
-        figure = matplotlib.figure.Figure(figsize=(3.6 * across, 2.5 * down + 0.7), layout="constrained")
-        panels = figure.subplots(down, across, squeeze=False).ravel()
-        for axes, one in zip(panels, measured, strict=False):
-            _draw(axes, one)
-        for axes in panels[len(measured) :]:
-            axes.set_visible(False)
-        entries: dict[str, Any] = {}
-        for axes in figure.axes:
-            handles, labels = axes.get_legend_handles_labels()
-            entries |= dict(zip(labels, handles, strict=True))
-        ordered = [label for label in (*_CURVES.values(), *_LEVELS.values()) if label in entries]
-        figure.legend([entries[label] for label in ordered], ordered, loc="outside lower center", ncols=2, fontsize=8)
-    return figure
+    return panels_figure(measured, _draw, (*_CURVES.values(), *_LEVELS.values()))
 
 
 def figure_block(store: Store) -> str:

@@ -13,6 +13,7 @@ from gence.paper.epoch_time import epoch_time_table
 from gence.paper.exhibit import SEEDS, Exhibit
 from gence.paper.measure import measure
 from gence.paper.open_choices import search_sentence
+from gence.paper.remedies_course import course_shown
 from gence.paper.remedies_table import METRICS as REMEDIES
 from gence.paper.remedies_table import remedies_shown
 from gence.paper.tables import cost_table, exhibit_table, search_table
@@ -20,7 +21,7 @@ from gence.paper.tuned import METRICS as TUNED
 from gence.paper.tuned import tuned
 from gence.report.tables import Table
 
-SHOWN = (*EXHIBITS, "epoch_time", *TUNED, *REMEDIES, "open_choices", "costs")
+SHOWN = (*EXHIBITS, "epoch_time", *TUNED, *REMEDIES, "remedies_course", "open_choices", "costs")
 """Everything that has a table."""
 
 
@@ -47,6 +48,8 @@ def shown(
     under = named_recipe(recipe) if recipe else None
     if name in REMEDIES:
         return remedies_shown(name, store, rows=rows, seeds=seeds, recipe=under)
+    if name == "remedies_course":
+        return course_shown(store, rows=rows, seeds=seeds, recipe=under)
     seeds = SEEDS if seeds is None else seeds
     if name == "open_choices":
         return search_table(store), [search_sentence(store)]

@@ -1,0 +1,69 @@
+"""The drift over the epochs, drawn from the curves of the remedies' runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gence.experiment.recipe import Recipe
+from gence.experiment.store import Store
+from gence.paper.panels import panels_figure
+from gence.paper.remedies import CE, PLAIN, anchor_column
+from gence.paper.remedies_course import OUT, SettingCourses, read_courses
+from gence.report.names import marks_for
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FILE = "remedies-course.svg"
+"""What the figure is called among the site's."""
+
+HOW_TO_READ = (
+    "A line a run, over the predictions of each epoch. Above the dotted line the marginal counts as out of its place."
+)
+
+_ANCHOR = anchor_column(0.1, "batch")
+_LABELS = {
+    PLAIN: "plain GenCE",
+    "batch-400": "plain GenCE, batch 400",
+    "annealed": "anchor rising to 0.1 by the middle",
+    _ANCHOR: "anchor 0.1 (batch labels)",
+    CE: "CE",
+}
+_ANCHORED = "gence(anchor=0.1)"
+_LOWEST, _HIGHEST = 1e-3, 1e3
+
+
+def course_figure(store: Store, recipe: Recipe | None = None) -> Figure | None:
+    """Draw a panel a setting that has records: drift against epoch, a line a run; None if no setting has any."""
+    settings = [one for one in read_courses(store, recipe=recipe) if any(one.by_column[name] for name in _LABELS)]
+    return panels_figure(settings, _draw, tuple(_LABELS.values()))
+
+
+def course_block(store: Store) -> str:
+    """Return the generated block: the figure and how to read it, if anything can be drawn."""
+    if not any(any(one.by_column[name] for name in _LABELS) for one in read_courses(store)):
+        return "\nNothing has been measured yet, so there is no figure.\n\n"
+    return f"\n![Drift against epochs, a panel a setting](figures/{FILE})\n\n{HOW_TO_READ}\n\n"
+
+
+def _draw(axes: Axes, one: SettingCourses) -> None:
+    marks = marks_for((PLAIN, CE, _ANCHORED))
+    styles = {
+        PLAIN: (marks[PLAIN].light, "-"),
+        "batch-400": ("#8c1c3a", ":"),
+        "annealed": ("#a03d86", "--"),
+        _ANCHOR: (marks[_ANCHORED].light, "-"),
+        CE: (marks[CE].light, "-."),
+    }
+    for name, label in _LABELS.items():
+        colour, dash = styles[name]
+        for number, course in enumerate(one.by_column[name]):
+            # A logarithmic axis has no place for 0; what is held well ends near it.
+            drift = [max(value, _LOWEST) for value in course.drift]
+            epochs = range(1, len(drift) + 1)
+            axes.plot(epochs, drift, color=colour, ls=dash, lw=0.9, alpha=0.8, label=label if number == 0 else None)
+    axes.axhline(OUT, color="#5f6670", ls=":", lw=0.8)
+    axes.set_yscale("log")
+    axes.set_ylim(_LOWEST, _HIGHEST)
+    axes.set(xlabel="epoch", ylabel="drift, nats", title=one.title)
