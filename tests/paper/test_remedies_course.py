@@ -138,6 +138,10 @@ def test_a_layer_without_bias_leaves_as_often_and_larger_batches_stay_out(course
         assert accuracy["cifar100-resnet50-paper"][name] < accuracy["cifar100-resnet50-paper"]["gence"] - 5
     ends = [accuracy[one][name] for one in PLAIN_VGG_10 for name in ("batch-200", "batch-400")]
     assert statistics.median(ends) < 20
+    # Those that came back took more steps before the rate fell than a batch of twice the size makes by then.
+    back = [course for one in PLAIN_VGG_10 for course in courses[one]["gence"] if not course.out_at_end]
+    assert len(back) >= 4
+    assert all(2 * course.epochs_out[-1] > len(course.drift) / 2 for course in back)
     # The other way round, under the paper's recipe.
     assert max(accuracy[ROW], key=accuracy[ROW].__getitem__) == "batch-400"
     assert statistics.median(len(course.epochs_out) for course in courses[ROW]["batch-400"]) < statistics.median(
