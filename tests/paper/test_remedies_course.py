@@ -76,6 +76,7 @@ def test_the_figure_has_a_line_a_run(writer) -> None:
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["plain GenCE", "anchor 0.1 (batch labels)"]
     assert as_svg(figure, "one") == as_svg(course_figure(writer.store), "one")
+    assert "$" not in as_svg(figure, "one")  # a power in a formula would be shown as its source
     assert "](figures/remedies-course.svg)" in course_block(writer.store)
 
 

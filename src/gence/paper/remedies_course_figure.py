@@ -32,6 +32,7 @@ _LABELS = {
 }
 _ANCHORED = "gence(anchor=0.1)"
 _LOWEST, _HIGHEST = 1e-3, 1e3
+_TICKS = (0.001, 0.01, 0.1, 1, 10, 100, 1000)
 
 
 def course_figure(store: Store, recipe: Recipe | None = None) -> Figure | None:
@@ -63,7 +64,11 @@ def _draw(axes: Axes, one: SettingCourses) -> None:
             drift = [max(value, _LOWEST) for value in course.drift]
             epochs = range(1, len(drift) + 1)
             axes.plot(epochs, drift, color=colour, ls=dash, lw=0.9, alpha=0.8, label=label if number == 0 else None)
-    axes.axhline(OUT, color="#5f6670", ls=":", lw=0.8)
+    axes.axhline(OUT, color="#5f6670", ls=":", lw=1.4)
     axes.set_yscale("log")
     axes.set_ylim(_LOWEST, _HIGHEST)
+    # Powers would be set as formulas, which plain text in a drawing cannot show.
+    axes.set_yticks(_TICKS, [f"{tick:g}" for tick in _TICKS])
+    axes.minorticks_off()
+    axes.grid(axis="y")
     axes.set(xlabel="epoch", ylabel="drift, nats", title=one.title)

@@ -70,7 +70,7 @@ def _table(name: str, exhibit: Exhibit, measured: Sequence[MeasuredRow], seeds: 
 
 
 def _with_evidence(table: Table, study: Study) -> Table:
-    """Return the table with what the sentences rest on: differences to plain GenCE, and mean ranks."""
+    """Return the table with what the sentences rest on before the settings: differences to plain GenCE, mean ranks."""
     compared, complete = against(study.accuracy, PLAIN, study.titles), study.complete_rows()
     ranks = mean_ranks(complete)
     absent = Cell(text="–", value="")
@@ -83,14 +83,14 @@ def _with_evidence(table: Table, study: Study) -> Table:
             p = Cell(text=f"{found.p:.3f}" if found.p >= 0.001 else "< 0.001", value=found.p)
         if column.name in ranks:
             rank = Cell(text=f"{ranks[column.name]:.1f}", value=ranks[column.name])
-        lines.append(Row(cells=(*row.cells, minus, p, rank)))
+        lines.append(Row(cells=(row.cells[0], minus, p, rank, *row.cells[1:])))
     return Table(
         name=table.name,
         caption=f"{table.caption} Minus GenCE: mean difference over the pairs of runs that share a setting and a seed, "
         "and in how many of them the line is ahead; lines with other settings are not to be compared by it. p: "
         "signed-rank test over these pairs, after Holm's correction over all lines. Mean rank: over the "
         f"{len(complete)} settings that have all their runs, 1 is the most accurate.",
-        columns=(*table.columns, "minus GenCE", "p", "mean rank"),
+        columns=(table.columns[0], "minus GenCE", "p", "mean rank", *table.columns[1:]),
         rows=tuple(lines),
     )
 
