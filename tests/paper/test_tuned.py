@@ -14,7 +14,16 @@ from gence.experiment.tune import TuneReport
 from gence.paper.priority import cell_name
 from gence.paper.shown import shown
 from gence.paper.table1 import table1
-from gence.paper.tuned import LOSSES, load_tuned, merge_tuned, save_tuned, tuned, tuned_specs
+from gence.paper.tuned import (
+    LOSSES,
+    cells_to_tune,
+    load_tuned,
+    losses_to_tune,
+    merge_tuned,
+    save_tuned,
+    tuned,
+    tuned_specs,
+)
 
 ROW = "cifar100-2000-vgg19"
 
@@ -38,6 +47,17 @@ def report(store) -> TuneReport:
     made = TuneReport(base=base, seeds=(1000,), best=tuple(best), trials=4, complete=True)
     save_tuned(store, made)
     return made
+
+
+def test_a_cell_is_tuned_once_whatever_rates_its_grid_has() -> None:
+    run = table1().specs(rows=["cifar10-2000-vgg19"])[0]
+    rates = [run.replace(**{"recipe.lr": lr, "recipe.weight_decay": wd}) for lr in (0.1, 0.01) for wd in (0.0, 1e-3)]
+    runs = [one.replace(loss=loss, seed=seed) for one in rates for loss in ("focal(gamma=1)", "ce") for seed in (0, 3)]
+    assert cells_to_tune(runs) == [rates[0].replace(loss="ce", seed=0)]
+    more = [*runs, run.replace(**{"recipe.batch_size": 50})]
+    assert len(cells_to_tune(more)) == 2
+    assert losses_to_tune(["grid.toml"], runs) == ["focal(gamma=1)", "ce"]
+    assert losses_to_tune(["table1", "grid.toml"], runs) == list(LOSSES)
 
 
 def test_what_was_tuned_is_kept_and_read_back(writer) -> None:

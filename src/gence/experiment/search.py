@@ -45,6 +45,9 @@ Space = Mapping[str, Range | Choice]
 
 SGD_SPACE: Space = {"lr": Range(0.005, 0.5, log=True), "weight_decay": Range(1e-5, 1e-2, log=True)}
 ADAMW_SPACE: Space = {"lr": Range(1e-4, 1e-2, log=True), "weight_decay": Range(1e-4, 0.5, log=True)}
+DECIDED = frozenset({*SGD_SPACE, *ADAMW_SPACE, "warmup_epochs"})
+"""Of the recipe, what tuning decides."""
+
 WARMUP_FRACTION = Choice((0.0, 0.025, 0.1))
 """Warm-up as a fraction of the epochs."""
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from gence.experiment import atomic
 from gence.experiment.ood_names import ood_name
 from gence.experiment.recipe import Recipe
-from gence.experiment.spec import LossSpec, RunSpec
+from gence.experiment.search import DECIDED
+from gence.experiment.spec import LossSpec, RunSpec, canonical_json
 from gence.experiment.store import Store, StoreError
 from gence.experiment.study import TunedLoss
 from gence.experiment.tune import TuneReport, tuned_grid
@@ -33,6 +34,24 @@ METRICS = {"tuned": "accuracy", "tuned_ece": "ece", "tuned_ood": "auroc"}
 """What is shown by which name, from the same runs."""
 
 _UNITS = {"accuracy": "accuracy, %", "ece": "ECE, % (15 bins)", "auroc": "AUROC, %"}
+
+
+def cells_to_tune(specs: Iterable[RunSpec]) -> list[RunSpec]:
+    """Return a run of each cell to begin from: runs that differ in what tuning decides are of one cell."""
+    found: dict[str, RunSpec] = {}
+    for spec in specs:
+        base = spec.replace(loss="ce", seed=0)
+        shared = base.to_dict()
+        shared["recipe"] = {name: value for name, value in shared["recipe"].items() if name not in DECIDED}
+        found.setdefault(canonical_json(shared), base)
+    return list(found.values())
+
+
+def losses_to_tune(names: Sequence[str], specs: Iterable[RunSpec]) -> list[str]:
+    """Return what is tuned where nobody says: a file's own losses, and `LOSSES` for exhibits."""
+    if all(name.endswith(".toml") for name in names):
+        return list(dict.fromkeys(str(spec.loss) for spec in specs))
+    return list(LOSSES)
 
 
 def save_tuned(store: Store, report: TuneReport) -> Path:
