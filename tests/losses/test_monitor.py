@@ -89,6 +89,33 @@ def test_a_class_that_underflows_gives_a_finite_number():
     assert 40 < monitor.check() < 88
 
 
+def test_the_prior_is_the_one_it_was_given():
+    given = torch.tensor([0.1, 0.2, 0.3, 0.4])
+    monitor = MarginalMonitor(given)
+    monitor.update(logits())
+    given[:] = 0.25  # the caller's tensor may go on to live
+    close(monitor.kl(), divergence(torch.tensor([0.1, 0.2, 0.3, 0.4]), logits()))
+
+
+def test_a_prior_that_sums_to_one_only_nearly_is_divided_by_its_sum():
+    prior = torch.tensor([0.1, 0.2, 0.3, 0.4])
+    monitor = MarginalMonitor(prior * 1.0009)
+    monitor.update(prior.log().expand(5, -1))
+    assert abs(float(monitor.kl())) < 1e-6
+
+
+def test_check_points_at_its_caller_and_can_be_kept_quiet():
+    monitor = MarginalMonitor()
+    monitor.update(logits(shift=10.0))
+    with pytest.warns(MarginalDriftWarning) as caught:
+        monitor.check()
+    assert caught[0].filename == __file__
+    quiet = MarginalMonitor()
+    quiet.update(logits(shift=10.0))
+    assert quiet.check(warn=False) > 1  # a warning would be an error
+    assert quiet.warned
+
+
 def test_forward_hook_watches_training_only():
     torch.manual_seed(0)
     model, monitor, x = nn.Linear(3, 4), MarginalMonitor(), torch.randn(10, 3)
@@ -107,18 +134,39 @@ def test_checkpoint_goes_on_where_it_stopped():
         monitor.update(logits(seed=1))
         monitor.check()
         monitor.update(logits(seed=2), target)
-    second.load_state_dict(first.state_dict())
+    state = first.state_dict()
+    first.update(logits(seed=4))
+    first.check()  # the state is that of the moment it was taken
+    second.load_state_dict(state)
     for monitor in (whole, second):
         monitor.update(logits(seed=3), target)
     assert second.check() == whole.check()
     assert second.history == whole.history
     with pytest.raises(KeyError, match="expected the keys"):
         second.load_state_dict({"history": []})
+    with pytest.raises(ValueError, match="state: expected 2 classes, as in the prior, got 4"):
+        MarginalMonitor(torch.tensor([0.5, 0.5])).load_state_dict(state)
+
+
+def test_a_warning_given_before_a_checkpoint_is_not_given_again():
+    monitor, resumed = MarginalMonitor(), MarginalMonitor()
+    monitor.update(logits(shift=10.0))
+    with pytest.warns(MarginalDriftWarning):
+        monitor.check()
+    resumed.load_state_dict(monitor.state_dict())
+    resumed.update(logits(shift=10.0))
+    assert resumed.check() > 1  # a warning would be an error
 
 
 def test_arguments_are_checked():
     with pytest.raises(ValueError, match="threshold"):
         MarginalMonitor(threshold=0.0)
+    with pytest.raises(TypeError, match="ignore_index: expected an integer"):
+        MarginalMonitor(ignore_index=None)
+    with pytest.raises(TypeError, match=r"^logits: expected a tensor of logits, got list"):
+        MarginalMonitor().update([[0.0, 1.0]])
+    with pytest.raises(ValueError, match=r"^logits: expected at least one row"):
+        MarginalMonitor().update(torch.zeros(0, 3))
     with pytest.raises(ValueError, match="prior"):
         MarginalMonitor(torch.tensor([0.5, 0.6]))
     monitor = MarginalMonitor(torch.tensor([0.5, 0.5]))
@@ -231,7 +279,7 @@ def test_predictions_that_are_nan_are_said_once(value):
     monitor, spoilt = MarginalMonitor(), logits()
     spoilt[3, 1] = value
     monitor.update(spoilt)
-    with pytest.warns(RuntimeWarning, match="predictions since the last check are NaN") as caught:
+    with pytest.warns(RuntimeWarning, match=r"predictions since the last check give NaN.*Logits were") as caught:
         monitor.check()
     assert len(caught) == 1
     again = MarginalMonitor()
@@ -242,6 +290,14 @@ def test_predictions_that_are_nan_are_said_once(value):
         silent.update(logits(shift=10.0))
         with pytest.warns(MarginalDriftWarning):  # the other warning is still to come
             silent.check()
+
+
+@pytest.mark.parametrize("value", [float("nan"), 0.0])
+def test_labels_that_are_no_distribution_are_not_blamed_on_the_predictions(value):
+    monitor = MarginalMonitor()
+    monitor.update(logits(), torch.full((40, 4), value))
+    with pytest.warns(RuntimeWarning, match=r"labels since the last check give NaN.*probabilities that are all 0"):
+        monitor.check()
 
 
 def test_a_window_of_ignored_rows_is_nan_and_no_alarm():
@@ -296,6 +352,8 @@ def test_forward_hook_finds_the_logits(wrap):
         (lambda z: (z.argmax(1, keepdim=True),), r"tuple .* dtype torch.int64"),
         (lambda z: ("logits", z.sum()), "got tuple"),
         (lambda z: None, "got NoneType"),
+        (lambda z: z.sum(), r"got Tensor of shape \(\)"),
+        (lambda z: z.sum(1), r"got Tensor of shape \(40,\)"),  # a loss a row, of a loss that is no cross-entropy
     ],
 )
 def test_forward_hook_says_what_to_do_with_other_outputs(wrap, seen):
@@ -329,6 +387,16 @@ def test_hook_on_a_loss_that_is_called_with_keywords():
     close(monitor.marginal(), logits().double().softmax(1).mean(0))
 
 
+@pytest.mark.parametrize("ignore_index", [0, 255])
+def test_hook_on_a_loss_leaves_out_what_the_loss_leaves_out(ignore_index):
+    criterion, monitor, labels = nn.CrossEntropyLoss(ignore_index=ignore_index), MarginalMonitor(), torch.arange(40) % 4
+    labels[labels == 0] = ignore_index
+    criterion.register_forward_hook(monitor.hook)
+    criterion(logits(), labels)
+    kept = labels != ignore_index
+    close(monitor.kl(), divergence(torch.bincount(labels[kept], minlength=4) / kept.sum(), logits()[kept]))
+
+
 def test_hook_does_not_count_the_first_of_two_passes():
     model, criterion, monitor = nn.Linear(3, 4), GenCELoss(), MarginalMonitor()
     model.register_forward_hook(monitor.hook)
@@ -341,7 +409,8 @@ def rank_updates(rank, target):
     """Per window what a rank sees: rows on both, on the first alone, and labels on the first alone."""
     own = slice(0, 25) if rank == 0 else slice(25, 40)
     both = [(logits()[own], target[own])]
-    return [both, both if rank == 0 else [], [(logits()[own], target[own] if rank == 0 else None)]]
+    unlabelled = [(logits(shift=10.0)[own], None)]  # far from the others, so that they would be seen in the result
+    return [both, both if rank == 0 else [], both if rank == 0 else unlabelled]
 
 
 def reduce_on_a_rank(rank, folder):

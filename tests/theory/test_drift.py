@@ -53,6 +53,51 @@ def test_cost_of_one_class_for_everything_is_bounded_only_without_the_anchor():
     assert toy_plateau(10, anchor=0.1) == math.inf
 
 
+@pytest.mark.parametrize("anchor", [0.0, 0.3, 1.0])
+def test_a_class_that_is_masked_out_is_no_trouble(anchor):
+    """Logits of -inf for every sample: the loss is finite without labels of that class, and so is its curvature."""
+    logits = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    target = torch.arange(6) % 3
+    masked = torch.cat([logits, torch.full((6, 1), -math.inf).double()], 1)
+    expected = torch.nn.functional.pad(bias_curvature(logits, target, anchor=anchor), (0, 1, 0, 1))
+    torch.testing.assert_close(bias_curvature(masked, target, anchor=anchor), expected)
+
+
+def test_curvature_far_out_where_a_class_underflows():
+    """exp(-2000) is 0 in float64: shares of a column are taken in log space."""
+    logits = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    logits[:, 1] -= 2000
+    target = torch.arange(6) % 3
+    hessian = torch.func.hessian(lambda b: gen_cross_entropy(logits + b, target))(torch.zeros(3).double())
+    torch.testing.assert_close(bias_curvature(logits, target), hessian, atol=1e-12, rtol=0)
+
+
+def test_profile_moves_the_class_it_is_told_to():
+    logits = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    target, offsets = torch.tensor([0, 1, 2, 0, 0, 1]), torch.tensor([-2.0, 3.0])
+    for index in range(3):
+        moved = [logits + b * torch.eye(3)[index] for b in offsets]
+        expected = torch.stack([gen_cross_entropy(z, target) for z in moved])
+        torch.testing.assert_close(bias_profile(logits, target, offsets, index=index), expected)
+
+
+def test_toy_has_as_many_samples_as_asked():
+    logits, target = toy_logits(3, 0.6, per_class=4)
+    torch.testing.assert_close(target.bincount(), torch.full((3,), 4))
+    torch.testing.assert_close(logits.softmax(1)[torch.arange(12), target], torch.full((12,), 0.6).double())
+
+
+def test_offsets_of_any_shape():
+    logits, target = toy_logits(3, 0.6)
+    offsets = torch.tensor([[0.0, 1.0], [2.0, -3.0]])
+    for profile in (lambda b: bias_profile(logits, target, b), lambda b: toy_profile(3, 0.6, b)):
+        torch.testing.assert_close(profile(offsets).flatten(), profile(offsets.flatten()))
+        torch.testing.assert_close(profile(offsets[1, 1]), profile(offsets)[1, 1])
+        assert profile(torch.zeros(0)).shape == (0,)
+        with pytest.raises(TypeError, match="offsets: expected a tensor of any shape, got list"):
+            profile([0.0, 1.0])
+
+
 def test_arguments_are_checked():
     with pytest.raises(ValueError, match="flatten dense inputs"):
         bias_curvature(torch.zeros(2, 3, 4), torch.zeros(2, dtype=torch.long))
@@ -60,7 +105,8 @@ def test_arguments_are_checked():
         toy_curvature(3, 1.0)
     with pytest.raises(ValueError, match="classes"):
         toy_plateau(1)
-    for target in (torch.tensor([0, 1, 5]), torch.tensor([0, -1, 2]), torch.tensor([0.0, 1.0, 2.0])):
+    bad = (torch.tensor([0, 1, 5]), torch.tensor([0, -1, 2]), torch.tensor([0.0, 1.0, 2.0]), torch.ones(3).bool())
+    for target in bad:
         with pytest.raises(ValueError, match="target: expected class indices from 0 to 2"):
             bias_curvature(torch.zeros(3, 3), target)
     with pytest.raises(ValueError, match="at least one row"):
@@ -69,6 +115,19 @@ def test_arguments_are_checked():
         bias_profile(torch.zeros(3, 3), torch.arange(3), torch.zeros(1), index=3)
     with pytest.raises(ValueError, match="per_class"):
         toy_logits(3, 0.5, per_class=0)
+    with pytest.raises(TypeError, match="logits: expected a tensor"):
+        bias_curvature([[0.0, 1.0]], torch.zeros(1, dtype=torch.long))
+    with pytest.raises(TypeError, match="target: expected a tensor"):
+        bias_curvature(torch.zeros(1, 2), [0])
+    for toy in (toy_curvature, toy_logits):
+        with pytest.raises(TypeError, match=r"classes: expected a whole number.*got 2\.5"):
+            toy(2.5, 0.5)
+        with pytest.raises(TypeError, match=r"sharpness: expected a probability.*got str"):
+            toy(3, "a")
+
+
+def test_a_sharpness_that_is_a_tensor_costs_no_precision():
+    assert toy_curvature(3, torch.tensor(0.7, dtype=torch.float32)) == toy_curvature(3, torch.tensor(0.7).item())
 
 
 @pytest.mark.parametrize("anchor", [-1.0, math.nan, math.inf])

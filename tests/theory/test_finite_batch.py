@@ -7,7 +7,17 @@ import pytest
 import torch
 
 from gence.losses import gen_cross_entropy
-from gence.theory import GenCE, Population, batch_risk, batch_size_table, minimise_batch_risk, random_population
+from gence.theory import (
+    GenCE,
+    Population,
+    batch_risk,
+    batch_size_table,
+    brier,
+    minimise_batch_risk,
+    proportional_population,
+    random_population,
+    risk,
+)
 from gence.theory.finite_batch import batch_multisets, multinomial_probabilities
 
 POPULATION = random_population(4, 3, seed=1)
@@ -38,6 +48,9 @@ def test_expectation_equals_brute_force(anchor, own_prior):
 def test_batches_are_all_there():
     counts = batch_multisets(4, 5)
     assert counts.shape == (math.comb(8, 5), 4)
+    assert len(counts.unique(dim=0)) == len(counts)
+    assert counts.min() == 0
+    torch.testing.assert_close(counts.sum(1), torch.full((len(counts),), 5.0).double())
     torch.testing.assert_close(multinomial_probabilities(counts, POPULATION.weights).sum(), torch.tensor(1.0).double())
 
 
@@ -58,6 +71,22 @@ def test_fixed_prior_biases_small_batches_and_the_bias_falls():
     bias = [row.minimiser_bias for row in rows]
     assert bias[0] > 0.02
     assert all(later < 0.6 * earlier for earlier, later in itertools.pairwise(bias))
+
+
+def test_an_incomplete_kernel_leaves_the_starts_apart():
+    (row,) = batch_size_table(proportional_population(4, 3), (2,))
+    assert row.spread > 0.01
+    (row,) = batch_size_table(POPULATION, (2,))
+    assert row.spread < 1e-8
+
+
+def test_long_batches_of_few_inputs_cost_neither_time_nor_memory():
+    """The table has a column for each input, not one for each draw. One input alone: GenCE is log B."""
+    few = random_population(2, 2, seed=1)
+    plain = batch_risk(few, few.kernel, 50_000) - math.log(50_000)
+    assert plain == pytest.approx(risk(GenCE(), few, few.kernel), abs=1e-4)
+    one = random_population(1, 2, seed=1)
+    assert batch_risk(one, one.kernel, 100_000) == pytest.approx(math.log(100_000), abs=1e-9)
 
 
 def test_a_class_that_never_occurs_is_no_trouble():
@@ -90,9 +119,17 @@ def test_a_forecast_that_gives_an_occurring_label_zero_costs_infinity(anchor, ow
 def test_limits_are_named():
     with pytest.raises(ValueError, match="use fewer inputs"):
         batch_risk(random_population(20, 3), random_population(20, 3).kernel, 20)
-    with pytest.raises(ValueError, match="at least 2"):
+    with pytest.raises(ValueError, match="at least 2, got 1"):
         minimise_batch_risk(POPULATION, 1)
-    with pytest.raises(ValueError, match="at least 1"):
-        batch_risk(POPULATION, POPULATION.kernel, 0)
+    for refused in (
+        lambda B: batch_risk(POPULATION, POPULATION.kernel, B),
+        lambda B: minimise_batch_risk(POPULATION, B),
+    ):
+        with pytest.raises(ValueError, match="batch_size: expected at least 1, got 0"):
+            refused(0)
+        with pytest.raises(TypeError, match=r"batch_size: expected a whole number, at least 1, got 2\.5"):
+            refused(2.5)
+    with pytest.raises(TypeError, match=r"score: expected GenCE.*got Pointwise"):
+        batch_risk(POPULATION, POPULATION.kernel, 2, brier())
     with pytest.raises(ValueError, match=r"prior: expected shape \(3,\).*got \(2,\)"):
         batch_risk(POPULATION, POPULATION.kernel, 2, GenCE(anchor=0.1, prior=torch.tensor([0.5, 0.5])))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gence.theory import toy_curvature
-from gence.theory.measured import curvature_while_training, measure
+from gence.theory.measured import centred_digits, curvature_while_training, measure
 
 SEEDS = pytest.mark.parametrize("seed", range(3))
 trained = functools.cache(lambda seed: curvature_while_training(seed=seed))
@@ -59,6 +59,15 @@ def test_measurements_repeat_and_leave_the_global_generator_alone():
     torch.testing.assert_close(torch.get_rng_state(), before)
 
 
+def test_digits_are_centred_by_those_to_train_on():
+    x, y, rest, labels = centred_digits(per_class=20)
+    assert (x.shape, rest.shape) == ((200, 64), (1597, 64))
+    torch.testing.assert_close(y.bincount(), torch.full((10,), 20))
+    assert len(labels) == 1597
+    torch.testing.assert_close(x.mean(0), torch.zeros(64), atol=1e-6, rtol=0)
+    assert rest.mean(0).abs().max() > 1e-3
+
+
 def test_measure_on_predictions_whose_pull_is_known():
     """Two classes, mirror-image samples, a common bias of 1 on class 0: slope and displacement by hand."""
     logits = torch.tensor([[2.0, 0.0], [0.0, 2.0]]).double()
@@ -67,7 +76,8 @@ def test_measure_on_predictions_whose_pull_is_known():
     offsets = torch.tensor([0.5, -0.5]).double() / 0.5**0.5 * step
     loss = [_loss(logits + torch.tensor([1.0, 0.0]) + sign * offsets) for sign in (1, -1)]
     assert point.pull == pytest.approx((loss[0] - loss[1]).item() / (2 * step), abs=1e-9)
-    assert point.divergence > 0
+    marginal = (logits + torch.tensor([1.0, 0.0])).softmax(1).mean(0)
+    assert point.divergence == pytest.approx(-(2 * marginal).log().mean().item(), abs=1e-12)
     balanced = measure(0, logits + torch.tensor([1e-3, 0.0]), torch.tensor([0, 1]))
     assert balanced.balanced_ratio == pytest.approx(point.balanced_ratio, abs=1e-9)
 
@@ -79,5 +89,11 @@ def _loss(logits):
 
 
 def test_arguments_are_checked():
-    with pytest.raises(ValueError, match="steps, every"):
+    with pytest.raises(ValueError, match="every: expected at least 1, got 0"):
         curvature_while_training(every=0)
+    with pytest.raises(ValueError, match="steps: expected at least 0, got -1"):
+        curvature_while_training(steps=-1)
+    with pytest.raises(ValueError, match="target: expected labels of all 3 classes, got none of class 2"):
+        measure(0, torch.zeros(2, 3), torch.tensor([0, 1]))
+    with pytest.raises(ValueError, match="target: expected class indices from 0 to 2"):
+        measure(0, torch.zeros(2, 3), torch.tensor([0, 3]))

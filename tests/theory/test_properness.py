@@ -1,10 +1,12 @@
 """The paper's theorem and our extension of it, each by the minimiser that a risk really has."""
 
+import functools
 import math
 
 import pytest
 import torch
 
+from gence import losses
 from gence.losses import gen_cross_entropy
 from gence.theory import (
     GenCE,
@@ -118,6 +120,43 @@ def test_converged_needs_a_vanishing_gradient_and_equal_risks(risks, gradient, c
     assert found.converged is converged
 
 
+def test_a_certain_class_is_approached_as_far_as_the_gradient_reaches():
+    """On the boundary the gradient of focal and of Brier vanishes faster than that of the others."""
+    certain = Population(torch.eye(3))
+    reached = {}
+    for name, score in (("ce", cross_entropy()), ("gence", GenCE()), ("brier", brier()), ("focal", focal())):
+        found = minimise(score, certain)
+        assert found.converged
+        reached[name] = found.distance_to(certain.kernel)
+    assert max(reached["ce"], reached["gence"]) < 1e-10, reached
+    assert 1e-8 < reached["brier"] < 1e-6 < reached["focal"] < 1e-4, reached
+
+
+def test_arguments_of_a_minimisation_are_checked():
+    population = COMPLETE["random"]
+    with pytest.raises(ValueError, match="starts: expected at least 1, got 0"):
+        minimise(GenCE(), population, starts=0)
+    with pytest.raises(ValueError, match="max_steps: expected at least 0, got -1"):
+        minimise(GenCE(), population, max_steps=-1)
+    for tolerance in (-1.0, math.nan):
+        with pytest.raises(ValueError, match=f"tolerance: .*got {tolerance}"):
+            minimise(GenCE(), population, tolerance=tolerance)
+    found = minimise(cross_entropy(), population, starts=1)
+    with pytest.raises(ValueError, match=r"forecast: expected \(5, 3\).*got \(3,\)"):
+        found.distance_to(torch.full((3,), 1 / 3))
+    with pytest.raises(ValueError, match="members: expected at least 1, got 0"):
+        equivalence_family(TWINS, members=0)
+
+
+@pytest.mark.parametrize("table", [lambda p, _: -p.sum(1), lambda p, _: -p.sum(1, keepdim=True), lambda *_: 1.0])
+def test_a_score_of_another_shape_is_refused(table):
+    """Broadcast, a score for each input would be read as one for each label."""
+    population = Population(torch.full((3, 3), 1 / 3))
+    for refused in (lambda: risk(table, population, population.kernel), lambda: minimise(table, population)):
+        with pytest.raises(ValueError, match=r"score: expected a table of shape \(3, 3\)"):
+            refused()
+
+
 def test_complete_kernel_has_no_family():
     with pytest.raises(ValueError, match="complete"):
         equivalence_family(COMPLETE["random"])
@@ -199,6 +238,23 @@ def test_population_risk_is_the_loss_on_the_whole_population():
         assert loss.item() == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("score", "loss"),
+    [
+        (cross_entropy(), losses.cross_entropy),
+        (brier(), losses.brier_loss),
+        (mean_absolute_error(), losses.mae_loss),
+        (generalised_cross_entropy(0.3), functools.partial(losses.generalized_cross_entropy, q=0.3)),
+        (focal(1.5), functools.partial(losses.focal_loss, gamma=1.5)),
+    ],
+    ids=["cross-entropy", "brier", "mae", "generalised", "focal"],
+)
+def test_pointwise_risk_is_the_loss_of_that_name(score, loss):
+    population, forecast = random_population(4, 3, seed=3), random_population(4, 3, seed=4).kernel
+    rows = loss(forecast.log(), population.kernel, reduction="none")
+    assert risk(score, population, forecast) == pytest.approx((population.weights @ rows).item(), abs=1e-12)
+
+
 def test_labels_that_never_occur_cost_nothing():
     population = Population(torch.tensor([[1.0, 0.0], [0.5, 0.5]]).double())
     assert risk(cross_entropy(), population, population.kernel) == pytest.approx(0.5 * math.log(2))
@@ -240,6 +296,13 @@ def test_the_right_order_is_not_enough():
     assert log_sum_terms(population, sharper).min() > 0.05
 
 
+def test_a_prior_that_sums_to_one_only_nearly_is_divided_by_its_sum():
+    """Otherwise the divergence from it could be negative."""
+    population = COMPLETE["random"]
+    rounded = (population.prior * 1.0005).float()
+    assert anchor_term(population, population.kernel, rounded) == pytest.approx(0, abs=1e-13)
+
+
 def test_priors_are_checked():
     population = COMPLETE["random"]
     four = torch.full((4,), 0.25)
@@ -261,3 +324,11 @@ def test_forecasts_are_checked():
         GenCE(anchor=-0.1)
     with pytest.raises(ValueError, match="q: expected"):
         generalised_cross_entropy(1.0)
+    with pytest.raises(TypeError, match=r"q: expected a number .*got str"):
+        generalised_cross_entropy("0.7")
+    for gamma in (-1.0, math.nan):
+        with pytest.raises(ValueError, match=f"gamma: .*got {gamma}"):
+            focal(gamma)
+    for minimiser in (generalised_cross_entropy_minimiser, mean_absolute_error_minimiser):
+        with pytest.raises(ValueError, match="kernel: row 0 sums to 8"):
+            minimiser(torch.tensor([[3.0, 5.0]]))

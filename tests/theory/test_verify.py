@@ -8,7 +8,9 @@ import warnings
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from gence.cli.app import create_app
 from gence.theory import Check, verify, write_figures
 from gence.theory.figures import FIGURES
 
@@ -27,10 +29,30 @@ def test_every_check_passes_and_has_its_own_name():
 
 @pytest.mark.parametrize(
     ("measured", "relation", "passed"),
-    [(1.0, "<=", True), (2.0, "<=", False), (2.0, ">=", True), (0.5, ">=", False), (math.nan, "<=", False)],
+    [
+        (1.0, "<=", True),
+        (2.0, "<=", False),
+        (math.nan, "<=", False),
+        (1.0, ">=", True),
+        (0.5, ">=", False),
+        (math.nan, ">=", False),
+    ],
 )
 def test_a_check_can_fail(measured, relation, passed):
     assert Check(name="", statement="", measured=measured, relation=relation, bound=1.0).passed is passed
+
+
+@pytest.mark.parametrize(
+    ("measured", "status", "verdict"), [(0.5, 0, "holds"), (2.0, 1, "fails"), (math.nan, 1, "fails")]
+)
+def test_the_command_exits_with_1_if_a_check_fails(monkeypatch, measured, status, verdict):
+    good = Check(name="good", statement="", measured=0.0, relation="<=", bound=1.0)
+    other = Check(name="other", statement="", measured=measured, relation="<=", bound=1.0)
+    monkeypatch.setattr("gence.theory.verify", lambda: [good, other])
+    result = CliRunner().invoke(create_app(), ["verify"])
+    assert result.exit_code == status
+    assert re.search(rf"other .*{measured:.3g} .*{verdict}", result.output)
+    assert "exit status is 1" in CliRunner().invoke(create_app(), ["verify", "--help"]).output
 
 
 @pytest.mark.parametrize("module", MODULES)

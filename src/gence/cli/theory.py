@@ -12,6 +12,8 @@ def register(app: typer.Typer) -> None:
     def verify() -> None:
         """Check the theory numerically on finite problems, in seconds, and print what was measured.
 
+        The exit status is 1 if a check fails.
+
         Example: gence verify
         """
         from rich.console import Console

@@ -28,16 +28,16 @@ def values_can_be_read(tensor: Tensor) -> bool:
     )
 
 
-def check_logits(input: Any) -> None:
+def check_logits(input: Any, name: str = "input") -> None:
     """``input`` must be a floating tensor (K,), (n, K) or (N, K, d1, ...) with at least one row and one class."""
     if not isinstance(input, Tensor):
-        raise TypeError(f"input: expected a tensor of logits, got {type(input).__name__}")
+        raise TypeError(f"{name}: expected a tensor of logits, got {type(input).__name__}")
     if not input.is_floating_point():
-        raise TypeError(f"input: expected floating-point logits, got dtype {input.dtype}")
+        raise TypeError(f"{name}: expected floating-point logits, got dtype {input.dtype}")
     if input.dim() == 0:
-        raise ValueError("input: expected logits of shape (K,), (n, K) or (N, K, d1, ...), got a scalar")
+        raise ValueError(f"{name}: expected logits of shape (K,), (n, K) or (N, K, d1, ...), got a scalar")
     if input.numel() == 0:
-        raise ValueError(f"input: expected at least one row and one class, got shape {tuple(input.shape)}")
+        raise ValueError(f"{name}: expected at least one row and one class, got shape {tuple(input.shape)}")
 
 
 def check_reduction(reduction: Any) -> None:

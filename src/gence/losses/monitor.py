@@ -1,4 +1,7 @@
-"""Watching the predicted class marginal during training: GenCE leaves it almost free, so it can drift."""
+"""Watching the predicted class marginal during training: GenCE leaves it almost free, so it can drift.
+
+Over 300 lines because most of them speak to people: docstrings, warnings with their remedy, errors.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ class MarginalMonitor:
         threshold: in nats. One class of ten that lost nine tenths of its mass gives 0.14, one that is lost altogether
             0.5 to 1, every prediction in one class 20 and more. Small networks that ended sound (below 0.001) had
             passed 0.15 to 0.22 on the way, hence the default of 0.5. With more classes each counts for less: lower it.
-        ignore_index: rows with this label are left out.
+        ignore_index: rows with this label are left out; :meth:`hook` on a loss takes the loss's own.
 
     A window holds a whole epoch and not a batch, whose own marginal differs from the prior by chance.
 
@@ -61,6 +64,7 @@ class MarginalMonitor:
 
     def __init__(self, prior: Tensor | None = None, *, threshold: float = 0.5, ignore_index: int = -100) -> None:
         _checks.check_prior(prior, None)
+        _checks.check_ignore_index(ignore_index)
         _checks.check_number("threshold", threshold, "a number > 0, in nats")
         if not threshold > 0:
             raise ValueError(f"threshold: expected a number > 0, in nats, got {threshold}")
@@ -83,7 +87,6 @@ class MarginalMonitor:
         """Whether no batch came since the last ``check`` or ``reset``."""
         return self._rows is None
 
-    @torch.no_grad()
     def update(self, logits: Tensor, target: Target | None = None) -> None:
         """Take in a batch.
 
@@ -92,7 +95,11 @@ class MarginalMonitor:
             target: class indices, of the logits' shape without K, class probabilities of the logits' shape, or a
                 :class:`TwoHot`; optional where the classes are balanced or the monitor has a prior.
         """
-        _checks.check_logits(logits)
+        self._update(logits, target, self.ignore_index)
+
+    @torch.no_grad()
+    def _update(self, logits: Tensor, target: Target | None, ignore_index: int) -> None:
+        _checks.check_logits(logits, "logits")
         K = logits.shape[min(1, logits.dim() - 1)]
         if self.prior is not None and self.prior.shape[0] != K:
             raise ValueError(f"logits: expected {self.prior.shape[0]} classes, as in the prior, got {K}")
@@ -106,7 +113,7 @@ class MarginalMonitor:
             p = flat.to(compute_dtype(flat)).softmax(1)  # (n, K)
             number = p.new_full((), p.shape[0], dtype=dtype)
         else:
-            rows = prepare_rows(logits.detach(), target, None, self.ignore_index, "mean", 0.0)
+            rows = prepare_rows(logits.detach(), target, None, ignore_index, "mean", 0.0)
             p = rows.logits.softmax(1)
             if rows.valid is not None:
                 p = p * rows.valid[:, None]
@@ -157,7 +164,7 @@ class MarginalMonitor:
                 f"hook: expected a loss called with input and target, saw {len(args)} positional arguments. Where they "
                 "are keywords: criterion.register_forward_hook(monitor.hook, with_kwargs=True)"
             )
-        self.update(call["input"], call["target"])
+        self._update(call["input"], call["target"], module.ignore_index)  # what the loss left out, nothing trained
 
     @torch.no_grad()
     def reduce(self, process_group: groups.Group = "world") -> None:
@@ -217,16 +224,24 @@ class MarginalMonitor:
         if value > self.threshold and not self.warned:
             self.warned, message = True, self._drift(value)
         elif math.isnan(value) and not self.warned_of_nan and bool(self._rows):
-            self.warned_of_nan, category = True, RuntimeWarning
-            message = (
-                "MarginalMonitor: predictions since the last check are NaN, and so is the class marginal: whether it "
-                "drifted is unknown. The logits were NaN or infinite: lower the learning rate, add warm-up, or look "
-                "for a division in the network. This is said once."
-            )
+            self.warned_of_nan, category, message = True, RuntimeWarning, self._not_a_number()
         self.reset()
         if message is not None and warn:
             warnings.warn(message, category, stacklevel=2)
         return value
+
+    def _not_a_number(self) -> str:
+        """The other warning, which says where the NaN came from."""
+        seen, reason = "labels", "They were NaN, or probabilities that are all 0."
+        if bool(self.marginal().isnan().any()):
+            seen = "predictions"
+            reason = (
+                "Logits were NaN or infinite: lower the learning rate, add warm-up, or look for a division by zero."
+            )
+        return (
+            f"MarginalMonitor: {seen} since the last check give NaN: whether the class marginal drifted is unknown. "
+            f"{reason} This is said once."
+        )
 
     def _drift(self, value: float) -> str:
         """The warning, which names the prior: a wrong one is the other reason for a large divergence."""
@@ -260,16 +275,19 @@ class MarginalMonitor:
         expected = {"predicted", "labels", "rows", "history", "warned", "warned_of_nan"}
         if set(state) | {"warned_of_nan"} != expected:  # version 0.1.0 did not write that one
             raise KeyError(f"state: expected the keys {sorted(expected)}, got {sorted(state)}")
-        self._predicted, self._labels, self._rows = state["predicted"], state["labels"], state["rows"]
+        predicted = state["predicted"]
+        if self.prior is not None and predicted is not None and predicted.shape != self.prior.shape:
+            raise ValueError(f"state: expected {self.prior.shape[0]} classes, as in the prior, got {len(predicted)}")
+        self._predicted, self._labels, self._rows = predicted, state["labels"], state["rows"]
         self.history, self.warned = list(state["history"]), bool(state["warned"])
         self.warned_of_nan = bool(state.get("warned_of_nan", False))
 
 
 def logits_of(output: Any) -> Tensor:
     """The logits in what a network returned; see :meth:`MarginalMonitor.hook`."""
-    if isinstance(output, Tensor):
-        return output
-    found = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    found: Any = output
+    if not isinstance(output, Tensor):
+        found = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
     if found is None and isinstance(output, tuple | list):
         found = next((part for part in output if isinstance(part, Tensor) and part.dim() > 0), None)
     if isinstance(found, Tensor) and found.dim() >= 2 and found.is_floating_point():
@@ -278,7 +296,7 @@ def logits_of(output: Any) -> Tensor:
     if isinstance(output, Mapping):
         seen += f" with the keys {sorted(map(str, output))}"
     elif isinstance(found, Tensor):
-        seen += f" with a tensor of shape {tuple(found.shape)} and dtype {found.dtype}"
+        seen += f"{'' if found is output else ' with a tensor'} of shape {tuple(found.shape)} and dtype {found.dtype}"
     raise TypeError(
         "output: expected logits (n, K), a tuple or list that begins with them, or a mapping or object with `logits`, "
         f"got {seen}. Register the hook on the loss or on the layer that makes the logits, or call "

@@ -42,7 +42,7 @@ def marginal_offset(
     >>> b = gence.marginal_offset(drifted)
     >>> torch.testing.assert_close((drifted + b).softmax(1).mean(0), torch.full((4,), 0.25), atol=1e-5, rtol=0)
     """
-    _checks.check_logits(logits)
+    _checks.check_logits(logits, "logits")
     z = flatten_logits(logits.detach()).double()  # (n, K)
     if not bool(z.isfinite().all()):
         raise ValueError("logits: expected finite values, got NaN or infinity")

@@ -1,13 +1,35 @@
-"""Checks of the anchor and its prior, which scores, batches and curvatures share: the loss's own, and finite."""
+"""Checks that the files here share: tensors, counts, and the loss's own checks of the anchor and its prior."""
 
 from __future__ import annotations
 
 import math
+import operator
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gence.losses._checks import check_anchor, check_prior
+
+
+def check_tensor(name: str, value: Any, expected: str) -> None:
+    """``value`` must be a tensor of real numbers; lists and arrays are refused, as they are by the losses."""
+    if not isinstance(value, Tensor):
+        seen = type(value).__name__
+        raise TypeError(f"{name}: expected a tensor {expected}, got {seen}; torch.as_tensor({name}) makes one.")
+    if value.is_complex():
+        raise TypeError(f"{name}: expected a tensor {expected} of real numbers, got dtype {value.dtype}.")
+
+
+def checked_count(name: str, value: Any, least: int) -> int:
+    """Return ``value`` as an int after checking that it is a whole number of at least ``least``."""
+    try:
+        count = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}: expected a whole number, at least {least}, got {value!r}.") from None
+    if count < least:
+        raise ValueError(f"{name}: expected at least {least}, got {count}.")
+    return count
 
 
 def checked_anchor(anchor: float) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gence.theory.kernels import check_kernel
+from gence.theory.kernels import check_gaussians, check_kernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ def completeness(kernel: Tensor, *, tolerance: float = 1e-10) -> Completeness:
 
     Args:
         kernel: rows on the simplex, one row for each input in the support of P_X.
-        tolerance: a singular value at or below ``tolerance`` times the largest one counts as zero.
+        tolerance: a singular value at or below ``tolerance`` times the largest one counts as zero; in [0, 1).
 
     >>> completeness(torch.tensor([[0.9, 0.1], [0.2, 0.8]])).complete
     True
@@ -45,6 +45,8 @@ def completeness(kernel: Tensor, *, tolerance: float = 1e-10) -> Completeness:
     """
     kernel = check_kernel(kernel)
     m, K = kernel.shape
+    if not 0 <= tolerance < 1:
+        raise ValueError(f"tolerance: expected a fraction of the largest singular value in [0, 1), got {tolerance}.")
     # full_matrices: with m < K the missing right singular vectors are null directions too.
     _, singular, right = torch.linalg.svd(kernel, full_matrices=True)
     rank = int((singular > tolerance * singular[0]).sum())
@@ -66,17 +68,13 @@ def has_anchor_points(kernel: Tensor) -> bool:
 def distinct_gaussians(means: Tensor, covariances: Tensor) -> bool:
     """Whether no two Gaussian classes share mean and covariance (paper, appendix, example 2).
 
-    Sufficient for completeness on the whole of R^d. Read on m < K grid points, the same mixture is incomplete.
+    Sufficient for completeness on the whole of R^d. Read on m < K grid points, the same mixture is incomplete. Numbers
+    are compared as they are: components that differ by rounding alone are distinct, and their kernel hardly complete.
 
     Args:
         means: (K, d).
-        covariances: (K, d, d).
+        covariances: (K, d, d), symmetric and positive definite.
     """
-    K = means.shape[0]
-    if means.dim() != 2 or covariances.shape != (K, means.shape[1], means.shape[1]):
-        raise ValueError(
-            f"means, covariances: expected (K, d) and (K, d, d), got {tuple(means.shape)} and "
-            f"{tuple(covariances.shape)}."
-        )
+    means, covariances, _ = check_gaussians(means, covariances)
     parameters = torch.cat([means, covariances.flatten(1)], dim=1)  # (K, d + d*d)
-    return bool(torch.unique(parameters, dim=0).shape[0] == K)
+    return bool(torch.unique(parameters, dim=0).shape[0] == means.shape[0])

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from gence.losses import gen_cross_entropy
-from gence.theory._checks import checked_anchor, checked_prior
+from gence.losses._checks import check_number
+from gence.theory._checks import check_tensor, checked_anchor, checked_count, checked_prior
 
 
 def bias_curvature(logits: Tensor, target: Tensor, *, anchor: float = 0.0, prior: Tensor | None = None) -> Tensor:
@@ -40,12 +41,13 @@ def bias_curvature(logits: Tensor, target: Tensor, *, anchor: float = 0.0, prior
     >>> round(plain, 3), round(anchored, 3)
     (0.077, 0.578)
     """
-    n, K = _check_batch(logits, target)
+    n, K = check_batch(logits, target)
     anchor, prior = checked_anchor(anchor), checked_prior(prior, K)
     p = logits.detach().double().softmax(1)  # (n, K)
-    omega = logits.detach().double().log_softmax(1).softmax(0)  # (n, K): each column sums to 1, no S that underflows
     labels = torch.bincount(target, minlength=K).double() / n  # (K,)
     rho = labels - anchor * (labels if prior is None else prior)  # (K,)
+    omega = logits.detach().double().log_softmax(1).softmax(0)  # (n, K): each column sums to 1, no S that underflows
+    omega = torch.where(rho == 0, 0.0, omega)  # such a column has no say; if it is masked out, all -inf, it is NaN
     row_weight = 1 / n - omega @ rho  # (n,): what is left of A_j
     within = torch.diag(row_weight @ p) - p.T @ (row_weight[:, None] * p)
     centre = omega.T @ p  # (K, K): row k is the mean of p_j under omega_k
@@ -57,15 +59,27 @@ def bias_curvature(logits: Tensor, target: Tensor, *, anchor: float = 0.0, prior
 def bias_profile(
     logits: Tensor, target: Tensor, offsets: Tensor, *, anchor: float = 0.0, prior: Tensor | None = None, index: int = 0
 ) -> Tensor:
-    """Loss of a batch when offset b is added to the logit of class ``index``, for each b of ``offsets``, float64."""
-    _, K = _check_batch(logits, target)
-    if not 0 <= index < K:
+    """Loss of a batch when offset b is added to the logit of class ``index``, for each b of ``offsets``, float64.
+
+    Args:
+        logits: (n, K); no gradient is kept.
+        target: class indices (n,).
+        offsets: any shape, which is that of the result.
+        anchor: 0 for the paper's loss; 1 with ``prior=None`` gives cross-entropy up to a constant.
+        prior: (K,) of the anchor; the batch's own label distribution when None.
+        index: the class whose logits are moved.
+    """
+    _, K = check_batch(logits, target)
+    check_tensor("offsets", offsets, "of any shape")
+    index = checked_count("index", index, 0)
+    if index >= K:
         raise ValueError(f"index: expected a class from 0 to {K - 1}, got {index}.")
     anchor, prior = checked_anchor(anchor), checked_prior(prior, K)
     direction = torch.nn.functional.one_hot(torch.tensor(index), K).double()
     z = logits.detach().double()
-    losses = [gen_cross_entropy(z + b * direction, target, anchor=anchor, prior=prior) for b in offsets.double()]
-    return torch.stack(losses)
+    found = offsets.double()
+    losses = [gen_cross_entropy(z + b * direction, target, anchor=anchor, prior=prior) for b in found.flatten()]
+    return torch.stack(losses).view(offsets.shape) if losses else found
 
 
 def toy_logits(classes: int, sharpness: float, per_class: int = 1) -> tuple[Tensor, Tensor]:
@@ -74,9 +88,8 @@ def toy_logits(classes: int, sharpness: float, per_class: int = 1) -> tuple[Tens
     Returns:
         Logits (classes * per_class, classes) in float64 and targets.
     """
-    _check_toy(classes, sharpness)
-    if per_class < 1:
-        raise ValueError(f"per_class: expected at least 1 sample of each class, got {per_class}.")
+    classes, sharpness = _check_toy(classes, sharpness)
+    per_class = checked_count("per_class", per_class, 1)
     margin = math.log(sharpness) - math.log((1 - sharpness) / (classes - 1))
     target = torch.arange(classes).repeat(per_class)
     return margin * torch.nn.functional.one_hot(target, classes).double(), target
@@ -95,7 +108,7 @@ def toy_curvature(classes: int, sharpness: float, *, anchor: float = 0.0) -> flo
     >>> toy_curvature(10, 0.1), toy_curvature(10, 0.1, anchor=1.0)
     (0.0, 0.1)
     """
-    _check_toy(classes, sharpness)
+    classes, sharpness = _check_toy(classes, sharpness)
     anchor = checked_anchor(anchor)
     r = sharpness - (1 - sharpness) / (classes - 1)
     discriminative = (1 - r * r) / classes
@@ -111,7 +124,8 @@ def toy_profile(classes: int, sharpness: float, offsets: Tensor, *, anchor: floa
         offsets: any shape.
         anchor: 0 for GenCE, 1 for CE (batch's own prior).
     """
-    _check_toy(classes, sharpness)
+    classes, sharpness = _check_toy(classes, sharpness)
+    check_tensor("offsets", offsets, "of any shape")
     anchor = checked_anchor(anchor)
     K, b = classes, offsets.double()
     b = torch.cat([b.flatten(), b.new_zeros(1)])  # the last entry is the reference
@@ -138,12 +152,14 @@ def toy_plateau(classes: int, *, anchor: float = 0.0) -> float:
     >>> round(toy_plateau(10), 3)
     0.23
     """
-    if classes < 2:
-        raise ValueError(f"classes: expected at least 2, got {classes}.")
+    classes = checked_count("classes", classes, 2)
     return math.log(classes) / classes if checked_anchor(anchor) == 0 else math.inf
 
 
-def _check_batch(logits: Tensor, target: Tensor) -> tuple[int, int]:
+def check_batch(logits: Tensor, target: Tensor) -> tuple[int, int]:
+    """Return n and K after checking that ``logits`` are (n, K) and ``target`` holds a class index for each row."""
+    check_tensor("logits", logits, "(n, K)")
+    check_tensor("target", target, "(n,)")
     if logits.dim() != 2 or target.shape != logits.shape[:1]:
         raise ValueError(
             f"logits, target: expected (n, K) and (n,), got {tuple(logits.shape)} and {tuple(target.shape)}; "
@@ -152,14 +168,16 @@ def _check_batch(logits: Tensor, target: Tensor) -> tuple[int, int]:
     n, K = logits.shape
     if n == 0 or K == 0:
         raise ValueError(f"logits: expected at least one row and one class, got shape {tuple(logits.shape)}.")
-    if target.is_floating_point() or bool((target < 0).any()) or bool((target >= K).any()):
-        seen = target.dtype if target.is_floating_point() else f"{int(target.min())} to {int(target.max())}"
+    integers = not target.is_floating_point() and target.dtype != torch.bool
+    if not integers or bool((target < 0).any()) or bool((target >= K).any()):
+        seen = f"{int(target.min())} to {int(target.max())}" if integers else target.dtype
         raise ValueError(f"target: expected class indices from 0 to {K - 1}, got {seen}.")
     return n, K
 
 
-def _check_toy(classes: int, sharpness: float) -> None:
-    if classes < 2:
-        raise ValueError(f"classes: expected at least 2, got {classes}.")
+def _check_toy(classes: int, sharpness: float) -> tuple[int, float]:
+    classes = checked_count("classes", classes, 2)
+    check_number("sharpness", sharpness, "a probability strictly between 0 and 1")
     if not 0 < sharpness < 1:
         raise ValueError(f"sharpness: expected a probability strictly between 0 and 1, got {sharpness}.")
+    return classes, float(sharpness)

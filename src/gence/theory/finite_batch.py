@@ -15,29 +15,32 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import combinations_with_replacement
+from itertools import chain, combinations
 
 import torch
 from torch import Tensor
 
+from gence.theory._checks import checked_count
 from gence.theory.kernels import Population
 from gence.theory.minimise import Minimisers, minimise_objective
 from gence.theory.risk import checked_log_forecast, risk
 from gence.theory.scores import GenCE
 
-MOST_BATCHES = 200_000
+MOST_ENTRIES = 2_000_000  # of the (batches, m, K) table that an expectation sums; a minimisation holds many of them
 
 
 def batch_multisets(points: int, batch_size: int) -> Tensor:
-    """All ways to draw ``batch_size`` inputs when order does not matter: counts (batches, m), as float64."""
-    number = math.comb(points + batch_size - 1, batch_size)
-    if number > MOST_BATCHES:
-        raise ValueError(
-            f"batch_size: {points} inputs give {number} different batches of {batch_size}, more than {MOST_BATCHES}; "
-            "use fewer inputs or a smaller batch."
-        )
-    draws = torch.tensor(list(combinations_with_replacement(range(points), batch_size)))  # (batches, B)
-    return torch.nn.functional.one_hot(draws, points).sum(1).to(torch.float64)
+    """All ways to draw ``batch_size`` inputs when order does not matter: counts (batches, m), as float64.
+
+    B stars in a row and m - 1 bars among them: the stars between two bars count one input. Nothing here is as long as
+    a batch, so that two inputs can be drawn a hundred thousand times.
+    """
+    length = points + batch_size - 1
+    number = math.comb(length, points - 1)
+    places = chain.from_iterable(combinations(range(length), points - 1))
+    bars = torch.tensor(list(places), dtype=torch.float64).view(number, points - 1)
+    edges = torch.cat([bars.new_full((number, 1), -1), bars, bars.new_full((number, 1), length)], dim=1)
+    return edges.diff(dim=1) - 1
 
 
 def multinomial_probabilities(counts: Tensor, weights: Tensor) -> Tensor:
@@ -58,11 +61,22 @@ class BatchRisk:
     @classmethod
     def of(cls, population: Population, batch_size: int, score: GenCE | None = None) -> BatchRisk:
         """Enumerate the batches of ``batch_size`` draws from ``population``."""
-        if batch_size < 1:
-            raise ValueError(f"batch_size: expected at least 1, got {batch_size}.")
-        score = score or GenCE()
+        batch_size = checked_count("batch_size", batch_size, 1)
+        score = GenCE() if score is None else score
+        if not isinstance(score, GenCE):
+            raise TypeError(
+                f"score: expected GenCE, which batches change, got {score!r}; a pointwise score has risk()."
+            )
+        points, K = population.points, population.classes
+        number = math.comb(points + batch_size - 1, batch_size)
+        if number * points * K > MOST_ENTRIES:
+            raise ValueError(
+                f"batch_size: {points} inputs give {number} different batches of {batch_size}, with {K} classes a "
+                f"table of {number * points * K} numbers, more than {MOST_ENTRIES}; use fewer inputs or a smaller "
+                "batch."
+            )
         score.prior_of(population)  # a prior of another number of classes is named before it is multiplied
-        counts = batch_multisets(population.points, batch_size)
+        counts = batch_multisets(points, batch_size)
         return cls(population, score, counts, multinomial_probabilities(counts, population.weights))
 
     @property
@@ -127,9 +141,9 @@ def minimise_batch_risk(
     population: Population, batch_size: int, score: GenCE | None = None, *, starts: int = 4, seed: int = 0
 ) -> Minimisers:
     """Minimise the expected batch loss over all forecasts from random starts."""
-    if batch_size < 2 and (score is None or score.anchor == 0):
-        raise ValueError("batch_size: one row alone has loss 0 whatever the forecast; GenCE needs at least 2.")
     objective = BatchRisk.of(population, batch_size, score)
+    if objective.batch_size < 2 and objective.score.anchor == 0:
+        raise ValueError("batch_size: expected at least 2, got 1; one row alone has loss 0 whatever the forecast.")
     return minimise_objective(objective, (population.points, population.classes), starts=starts, seed=seed)
 
 
@@ -154,7 +168,7 @@ def batch_size_table(
     population: Population, batch_sizes: tuple[int, ...] = (2, 4, 8), score: GenCE | None = None
 ) -> list[BatchSizeRow]:
     """How the expected batch loss and its minimiser depend on B."""
-    score = score or GenCE()
+    score = GenCE() if score is None else score
     rows = []
     for B in batch_sizes:
         found = minimise_batch_risk(population, B, score)

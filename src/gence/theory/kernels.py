@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
+
+from gence.theory._checks import check_tensor, checked_count
 
 SIMPLEX_TOLERANCE = 1e-6  # float32 input rounds by this much; it is normalised again in float64
 
@@ -16,14 +20,19 @@ def check_kernel(kernel: Tensor, name: str = "kernel") -> Tensor:
         name: how an error message calls it.
 
     Raises:
+        TypeError: not a tensor of real numbers.
         ValueError: not two-dimensional, fewer than two classes, a negative or non-finite entry, a row that does not
             sum to 1.
     """
+    check_tensor(name, kernel, "(m, K)")
     if kernel.dim() != 2 or kernel.shape[0] < 1 or kernel.shape[1] < 2:
         raise ValueError(f"{name}: expected shape (m, K) with m >= 1 and K >= 2, got {tuple(kernel.shape)}.")
     kernel = kernel.detach().to(torch.float64)
-    if not bool(torch.isfinite(kernel).all()) or bool((kernel < 0).any()):
-        raise ValueError(f"{name}: expected finite probabilities >= 0, got a minimum of {kernel.min().item():.3g}.")
+    refused = torch.nonzero(~(torch.isfinite(kernel) & (kernel >= 0)))
+    if len(refused):
+        row, k = refused[0].tolist()
+        seen = kernel[row, k].item()
+        raise ValueError(f"{name}: expected finite probabilities >= 0, got {seen:.3g} in row {row}, class {k}.")
     error = (kernel.sum(1) - 1).abs()
     if bool((error > SIMPLEX_TOLERANCE).any()):
         row = int(error.argmax())
@@ -33,19 +42,24 @@ def check_kernel(kernel: Tensor, name: str = "kernel") -> Tensor:
     return kernel / kernel.sum(1, keepdim=True)
 
 
-def check_weights(weights: Tensor, points: int, name: str = "weights") -> Tensor:
+def check_weights(weights: Tensor, points: int, name: str = "weights", each: str = "input") -> Tensor:
     """Return ``weights`` in float64 after checking that they are a distribution whose support is all ``points`` inputs.
 
     A point of weight zero is refused rather than ignored: the theory speaks of the support of P_X alone, and a point
     outside it would make a kernel look complete that is not.
     """
+    check_tensor(name, weights, f"({points},)")
     if weights.shape != (points,):
-        raise ValueError(f"{name}: expected shape ({points},), one weight an input, got {tuple(weights.shape)}.")
+        raise ValueError(f"{name}: expected shape ({points},), one for each {each}, got {tuple(weights.shape)}.")
     weights = weights.detach().to(torch.float64)
-    if not bool(torch.isfinite(weights).all()) or bool((weights <= 0).any()):
-        raise ValueError(f"{name}: expected weights > 0; drop the inputs that have weight 0 from the kernel too.")
+    refused = torch.nonzero(~(torch.isfinite(weights) & (weights > 0)))[:, 0]
+    if len(refused):
+        raise ValueError(
+            f"{name}: expected finite weights > 0, got {weights[refused[0]].item():.3g} for {each} {int(refused[0])}; "
+            f"drop the {each}s that have weight 0 from the other arguments too."
+        )
     if abs(weights.sum().item() - 1) > SIMPLEX_TOLERANCE:
-        raise ValueError(f"{name}: sum to {weights.sum().item():.12g}, expected 1.")
+        raise ValueError(f"{name}: sum to {weights.sum().item():.12g}, expected 1; divide them by their sum.")
     return weights / weights.sum()
 
 
@@ -83,7 +97,16 @@ class Population:
 
     def marginal(self, forecast: Tensor) -> Tensor:
         """Predicted class marginal s_k = E_x p(k|x) of a forecast (m, K), (K,)."""
-        return self.weights @ forecast
+        return self.weights @ check_forecast(self, forecast)
+
+
+def check_forecast(population: Population, forecast: Tensor) -> Tensor:
+    """Return ``forecast`` (m, K) in float64 after checking that it is one for this population."""
+    forecast = check_kernel(forecast, "forecast")
+    if forecast.shape != population.kernel.shape:
+        expected, seen = tuple(population.kernel.shape), tuple(forecast.shape)
+        raise ValueError(f"forecast: expected {expected}, the shape of the population's kernel, got {seen}.")
+    return forecast
 
 
 def _generator(seed: int) -> torch.Generator:
@@ -92,6 +115,9 @@ def _generator(seed: int) -> torch.Generator:
 
 def random_population(points: int, classes: int, *, sharpness: float = 1.0, seed: int = 0) -> Population:
     """Draw a kernel softmax(sharpness * normal) and input weights: complete almost surely if points >= classes."""
+    points, classes = checked_count("points", points, 1), checked_count("classes", classes, 2)
+    if not math.isfinite(sharpness):
+        raise ValueError(f"sharpness: expected a finite factor of the logits, got {sharpness}.")
     generator = _generator(seed)
     logits = sharpness * torch.randn(points, classes, generator=generator, dtype=torch.float64)
     weights = (0.5 * torch.randn(points, generator=generator, dtype=torch.float64)).softmax(0)
@@ -103,11 +129,11 @@ def anchor_point_population(points: int, classes: int, *, strength: float = 0.6,
 
     Anchor points are the paper's first sufficient condition for completeness (appendix, example 1).
     """
+    population = random_population(points, classes, seed=seed)
     if not 0.5 < strength < 1:
         raise ValueError(f"strength: an anchor point needs 1/2 < strength < 1, got {strength}.")
     if points < classes:
         raise ValueError(f"points: {classes} classes need at least {classes} inputs to be anchors, got {points}.")
-    population = random_population(points, classes, seed=seed)
     kernel = population.kernel.clone()
     own = torch.eye(classes, dtype=torch.float64)
     rest = kernel[:classes] * (1 - own)  # (K, K)
@@ -120,10 +146,8 @@ def proportional_population(points: int, classes: int, *, ratio: float = 0.5, se
 
     Two classes no input tells apart: alpha = (0, ..., ratio, -1) annihilates the kernel.
     """
-    if ratio <= 0:
-        raise ValueError(f"ratio: expected a ratio > 0 between the last two columns, got {ratio}.")
-    if classes < 2:
-        raise ValueError(f"classes: two proportional columns need at least 2 classes, got {classes}.")
+    if not 0 < ratio < math.inf:
+        raise ValueError(f"ratio: expected a finite ratio > 0 between the last two columns, got {ratio}.")
     population = random_population(points, classes, seed=seed)
     kernel = population.kernel.clone()
     both = kernel[:, -2] + kernel[:, -1]
@@ -138,25 +162,55 @@ def gaussian_population(grid: Tensor, means: Tensor, covariances: Tensor, priors
     Args:
         grid: (m, d) inputs.
         means: (K, d) component means.
-        covariances: (K, d, d) positive definite component covariances.
+        covariances: (K, d, d) symmetric, positive definite component covariances.
         priors: (K,) mixing weights > 0; uniform when None.
 
     Returns:
         The population of the m grid points, exact for that discretised mixture.
     """
-    if grid.dim() != 2 or means.dim() != 2 or grid.shape[1] != means.shape[1]:
+    check_tensor("grid", grid, "(m, d)")
+    means, _, factor = check_gaussians(means, covariances)
+    K = means.shape[0]
+    if grid.dim() != 2 or grid.shape[1] != means.shape[1]:
         raise ValueError(f"grid, means: expected (m, d) and (K, d), got {tuple(grid.shape)} and {tuple(means.shape)}.")
-    K, d = means.shape
-    if covariances.shape != (K, d, d):
-        raise ValueError(f"covariances: expected {(K, d, d)}, one matrix a component, got {tuple(covariances.shape)}.")
-    grid, means = grid.to(torch.float64), means.to(torch.float64)
-    mixing = torch.full((K,), 1.0 / K, dtype=torch.float64) if priors is None else priors.to(torch.float64)
-    factor, failed = torch.linalg.cholesky_ex(covariances.to(torch.float64))
-    if bool(failed.any()):
-        raise ValueError(f"covariances: component {int(failed.ne(0).nonzero()[0])} is not positive definite.")
+    grid = _finite("grid", grid)
+    mixing = torch.full((K,), 1.0 / K, dtype=torch.float64) if priors is None else priors
     centred = (grid[:, None, :] - means).movedim(0, -1)  # (K, d, m)
     whitened = torch.linalg.solve_triangular(factor, centred, upper=False)  # (K, d, m)
     log_scale = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)  # (K,)
     log_density = -0.5 * whitened.square().sum(1).T - log_scale  # (m, K), up to a constant shared by all
-    log_joint = check_weights(mixing, K, "priors").log() + log_density
-    return Population(log_joint.softmax(1), log_joint.logsumexp(1).softmax(0))
+    log_joint = check_weights(mixing, K, "priors", "component").log() + log_density
+    weights = log_joint.logsumexp(1).softmax(0)
+    if bool((weights == 0).any()):
+        raise ValueError(
+            f"grid: point {int(weights.argmin())} lies so far from every mean that its share of the mixture is 0 in "
+            "float64; leave it out."
+        )
+    return Population(log_joint.softmax(1), weights)
+
+
+def check_gaussians(means: Tensor, covariances: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return means (K, d), covariances (K, d, d) and their Cholesky factors in float64, after checking all of them."""
+    check_tensor("means", means, "(K, d)")
+    check_tensor("covariances", covariances, "(K, d, d)")
+    if means.dim() != 2 or 0 in means.shape or covariances.shape != (*means.shape, means.shape[1]):
+        raise ValueError(
+            f"means, covariances: expected (K, d) and (K, d, d), one matrix a component, got {tuple(means.shape)} and "
+            f"{tuple(covariances.shape)}."
+        )
+    means, covariances = _finite("means", means), _finite("covariances", covariances)
+    asymmetric = (covariances - covariances.mT).abs().amax((1, 2)) > SIMPLEX_TOLERANCE * covariances.abs().amax((1, 2))
+    if bool(asymmetric.any()):
+        raise ValueError(f"covariances: component {int(asymmetric.nonzero()[0])} is not symmetric.")
+    factor, failed = torch.linalg.cholesky_ex(covariances)
+    if bool(failed.any()):
+        raise ValueError(f"covariances: component {int(failed.ne(0).nonzero()[0])} is not positive definite.")
+    return means, covariances, factor
+
+
+def _finite(name: str, values: Tensor) -> Tensor:
+    values = values.detach().to(torch.float64)
+    refused = values[~values.isfinite()]
+    if len(refused):
+        raise ValueError(f"{name}: expected finite numbers, got {refused[0].item()}.")
+    return values

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from gence.losses import gen_cross_entropy, marginal_offset
-from gence.theory.drift import bias_curvature
+from gence.theory._checks import checked_count
+from gence.theory.drift import bias_curvature, check_batch
 from gence.theory.scores import kl_from_logs
 
 
@@ -29,7 +30,7 @@ class MeasuredCurvature:
         smallest: smallest eigenvalue of GenCE's curvature; 0 belongs to the direction that no loss feels.
         balanced_smallest: the same, balanced; never below 0.
         pull: slope of GenCE along the straight line from the balanced offsets to the network's own, outward. Positive:
-            it pulls back.
+            it pulls back. NaN where the marginal is right already, and no way leads out.
         curvature_outward: its curvature along that line. Negative: the further off, the weaker the pull.
     """
 
@@ -46,9 +47,11 @@ class MeasuredCurvature:
 
 def measure(step: int, logits: Tensor, target: Tensor) -> MeasuredCurvature:
     """Measure predictions (n, K), whose labels are class indices (n,) and show every class; ``step`` is only noted."""
+    n, K = check_batch(logits, target)
     z = logits.detach().double()
-    n, K = z.shape
     labels = torch.bincount(target, minlength=K).double() / n  # (K,)
+    if bool((labels == 0).any()):
+        raise ValueError(f"target: expected labels of all {K} classes, got none of class {int(labels.argmin())}.")
     log_s = z.log_softmax(1).logsumexp(0) - math.log(n)  # (K,)
     offset = marginal_offset(z, labels)  # (K,)
     balanced = z + offset
@@ -87,8 +90,7 @@ def curvature_while_training(
     >>> first.ratio < 0.01, last.ratio > 0.8
     (True, True)
     """
-    if steps < 0 or every < 1:
-        raise ValueError(f"steps, every: expected steps >= 0 and every >= 1, got {steps} and {every}.")
+    steps, every = checked_count("steps", steps, 0), checked_count("every", every, 1)
     x, y, _, _ = centred_digits()
     x = x.double()
     with torch.random.fork_rng(devices=[]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gence.theory.kernels import Population, check_kernel
+from gence.theory.kernels import Population, check_forecast
 from gence.theory.scores import GenCE, Score, kl_from_logs, log_marginal
 
 
@@ -13,6 +13,11 @@ def expected_score(score: Score, population: Population, log_forecast: Tensor) -
     """Risk as a differentiable function of log-forecasts (m, K); ``risk`` is the checked way in."""
     table = score(log_forecast, population)  # (m, K)
     weights = population.weights[:, None] * population.kernel
+    if not isinstance(table, Tensor) or table.shape != weights.shape:
+        seen = tuple(table.shape) if isinstance(table, Tensor) else type(table).__name__
+        raise ValueError(
+            f"score: expected a table of shape {tuple(weights.shape)}, a score for each label, got {seen}."
+        )
     # A label that never occurs costs nothing even where its score is infinite: 0 * inf = 0, as in the proof.
     return torch.where(weights > 0, weights * table, 0.0).sum()
 
@@ -37,7 +42,10 @@ def risk(score: Score, population: Population, forecast: Tensor) -> float:
 
 
 def excess_risk(score: Score, population: Population, forecast: Tensor) -> float:
-    """Risk of a forecast minus the risk of the truth; never negative for a proper score."""
+    """Risk of a forecast minus the risk of the truth; never negative for a proper score.
+
+    The truth's own risk is +inf where an anchor's prior has a class that never occurs: -inf then, or NaN.
+    """
     return risk(score, population, forecast) - risk(score, population, population.kernel)
 
 
@@ -73,8 +81,4 @@ def anchor_term(population: Population, forecast: Tensor, prior: Tensor | None =
 
 def checked_log_forecast(population: Population, forecast: Tensor) -> Tensor:
     """Log of a forecast (m, K) after checking that it is one for this population."""
-    forecast = check_kernel(forecast, "forecast")
-    if forecast.shape != population.kernel.shape:
-        expected, seen = tuple(population.kernel.shape), tuple(forecast.shape)
-        raise ValueError(f"forecast: expected {expected}, the shape of the population's kernel, got {seen}.")
-    return forecast.log()
+    return check_forecast(population, forecast).log()

@@ -14,8 +14,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from gence.losses._checks import check_gamma, check_number
 from gence.theory._checks import checked_anchor, checked_prior
-from gence.theory.kernels import Population
+from gence.theory.kernels import Population, check_kernel
 
 
 class Score(Protocol):
@@ -74,8 +75,7 @@ def generalised_cross_entropy(q: float = 0.7) -> Pointwise:
 
 def focal(gamma: float = 2.0) -> Pointwise:
     """-(1 - p_y)^gamma log p_y. Not proper for gamma > 0: its minimiser is mostly flatter than the truth."""
-    if gamma < 0:
-        raise ValueError(f"gamma: expected gamma >= 0, got {gamma}.")
+    check_gamma(gamma)
 
     def rule(log_forecast: Tensor) -> Tensor:
         return -((-torch.expm1(log_forecast)) ** gamma) * log_forecast
@@ -147,14 +147,16 @@ def generalised_cross_entropy_minimiser(kernel: Tensor, q: float = 0.7) -> Tenso
     Lagrange: q(k|x) p_k^(q-1) is the same for all k. The exponent exceeds 1, so the forecast is sharper than the truth.
     """
     _check_exponent(q)
-    return (kernel.to(torch.float64).log() / (1 - q)).softmax(1)
+    return (check_kernel(kernel).log() / (1 - q)).softmax(1)
 
 
 def mean_absolute_error_minimiser(kernel: Tensor) -> Tensor:
     """Closed form of what MAE elicits: probability 1 on the likeliest class (ties go to the first)."""
+    kernel = check_kernel(kernel)
     return torch.nn.functional.one_hot(kernel.argmax(1), kernel.shape[1]).to(torch.float64)
 
 
 def _check_exponent(q: float) -> None:
+    check_number("q", q, "a number in (0, 1)")
     if not 0 < q < 1:
         raise ValueError(f"q: expected 0 < q < 1 (the limits are cross-entropy at 0 and MAE at 1), got {q}.")
