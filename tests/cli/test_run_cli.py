@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from gence.cli.app import create_app
 from gence.experiment.grid import read_grid
+from gence.experiment.result import RunResult
 from gence.experiment.store import Store
 
 GRID = """
@@ -53,7 +54,7 @@ def outcomes(store: Store) -> dict[str, tuple]:
 
 def test_a_stopped_run_goes_on_to_the_same_store(tmp_path) -> None:
     path = tmp_path / "grid.toml"
-    path.write_text(GRID.format(epochs=40))
+    path.write_text(GRID.format(epochs=12))
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     invoke("run", path, "--store", whole, "--device", "cpu")
     output = invoke("run", path, "--store", parts, "--device", "cpu", "--time-limit", "0.3")
@@ -103,6 +104,22 @@ def test_dry_run_lists_and_does_nothing(tmp_path, grid) -> None:
     output = invoke("run", "table1", "smoothing", "--rows", "cifar100-2000-*", "--seeds", "2", "--store", tmp_path,
                     "--dry-run")  # fmt: skip
     assert "36 of 36 runs are missing" in output
+
+
+def test_a_record_that_cannot_be_read_ends_with_an_error_after_the_other_runs(tmp_path, grid) -> None:
+    arguments = ["run", grid, "--store", tmp_path / "store", "--device", "cpu"]
+    specs, store = read_grid(grid), Store(tmp_path / "store")
+    for spec in specs[:4]:
+        store.write(spec, RunResult(metrics={"accuracy": 0.5}), {})
+    damaged = dict(store.loose_files())[specs[1].key]
+    damaged.write_text("")
+    for output in (invoke(*arguments, "--dry-run"), invoke(*arguments, code=1)):
+        assert f"Warning: {damaged} is not a record: it was cut short" in output.replace("\n", "")
+    assert "2 done" in output
+    assert f"gence store check {store.root}" in output.replace("\n", "")
+    assert damaged.read_text() == ""
+    damaged.unlink()
+    assert "1 done" in invoke(*arguments)
 
 
 def test_runs_without_predictions_and_side_by_side(tmp_path, grid) -> None:

@@ -61,6 +61,21 @@ def test_check_finds_an_edited_record(tmp_path) -> None:
     assert "was changed after it was written" in output
 
 
+def test_check_names_a_run_that_is_recorded_twice(tmp_path) -> None:
+    store, other = filled(tmp_path / "store", range(3)), filled(tmp_path / "other", range(1), accuracy=0.6)
+    store.pack()
+    lines = store.pack_path.read_bytes()
+    key = min(other.keys())
+    store.pack_path.write_bytes(lines + store.line(key) + b"\n")
+    output = invoke("check", store.root)
+    assert f"the same record of the run {key}; harmless" in output
+    assert "3 records are sound, 0 problems" in output
+    store.pack_path.write_bytes(lines + other.line(key) + b"\n")
+    output = invoke("check", store.root, code=1)
+    assert f"different records of the run {key}, of which the last is read; remove all but one" in output
+    assert "1 problems" in output
+
+
 def test_pack_leaves_one_file_for_a_repository(tmp_path) -> None:
     store = filled(tmp_path / "store", range(3))
     assert "holds 3 records" in invoke("pack", store.root, "--drop-predictions")

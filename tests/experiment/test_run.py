@@ -11,6 +11,7 @@ from gence.experiment.engines import Capacity, create_engine
 from gence.experiment.environment import environment_record
 from gence.experiment.failures import Failures
 from gence.experiment.fields import SpecError
+from gence.experiment.result import RunResult
 from gence.experiment.run import RunReport, _cohort_size, run_grid
 from gence.experiment.store import Store
 from gence.experiment.work import load_trainer, seconds_per_run
@@ -137,16 +138,16 @@ def test_a_trainer_that_miscounts_is_told(run):
 
 
 def test_the_time_limit_leaves_what_cannot_finish(run, store, monkeypatch):
-    monkeypatch.setenv("EPOCH_S", "0.04")
+    monkeypatch.setenv("EPOCH_S", "0.03")
     specs = make_specs(10)
-    report = run(specs, time_limit=4.0)
+    report = run(specs, time_limit=3.0)
     assert report.stopped == "time limit"
     assert 1 <= len(report.done) <= 5
     assert len(report.left) == 20 - len(report.done)
     assert f"{len(report.left)} left: stopped by time limit" in report.summary()
     counted, sizes = counting()
-    # From the records a run takes 0.8 s or a little more, so that two or three fit into 2.8 s, and no fourth is begun.
-    some = run(specs, trainer=counted, time_limit=2.8, cohort_size=8)
+    # From the records a run takes 0.6 s or a little more, so that two or three fit into 2.1 s, and no fourth is begun.
+    some = run(specs, trainer=counted, time_limit=2.1, cohort_size=8)
     assert sizes[0] in (2, 3)
     assert len(some.done) >= 1
 
@@ -250,3 +251,47 @@ def test_options_that_make_no_sense_are_named(run, options, message):
         run(make_specs(1), **options)
     with pytest.raises(ValueError, match="option of the engine 'ray'"):
         create_engine("local", address="auto")
+
+
+def test_what_this_call_has_done_says_best_how_long_a_run_takes(run, store):
+    old, new = make_specs(6, losses=("ce",)), make_specs(6, losses=("gence",))
+    for spec, wall_s in zip(old, (90.0, 90.0, 90.0, 20.0, 20.0, 20.0), strict=True):
+        store.write(spec, RunResult(metrics={}, wall_s=wall_s), environment_record("cpu"))
+    store.write(old[0].replace(seed=9), RunResult(metrics={}, status="diverged", wall_s=1.0), environment_record("cpu"))
+    peers = [spec.key for spec in (*old, old[0].replace(seed=9), *new)]
+    assert (
+        seconds_per_run(store, peers[2:], "cpu") == 20.0
+    )  # the median, of those that were done and are on this device
+    # By the old records, 55 s each, one run fits into 100 s; by what that one took, all the others do.
+    counted, sizes = counting()
+    report = run([*old, *new], trainer=counted, time_limit=100.0, cohort_size=3)
+    assert (sizes, report.complete) == ([1, 3, 2], True)
+    record_of(store, old[0]).write_text("damaged")
+    assert seconds_per_run(store, peers, "cpu") is not None
+
+
+def record_of(store, spec):
+    return dict(store.loose_files())[spec.key]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_record_that_cannot_be_read_is_named_and_neither_done_again_nor_lost(run, store, quiet_console, packed):
+    specs = make_specs(2)
+    run(specs[:3])
+    if packed:
+        store.pack()
+    file = store.pack_path if packed else record_of(store, specs[1])
+    whole = file.read_bytes()
+    place = whole.index(b'"status"', whole.index(specs[1].key.encode()))
+    damaged = whole[:place] + b'"Status"' + whole[place + 8 :]
+    file.write_bytes(damaged)
+    report = run(specs)
+    assert (report.done, set(report.skipped)) == ((specs[3].key,), {specs[0].key, specs[2].key})
+    assert list(report.unreadable) == [specs[1].key]
+    assert not report.complete
+    assert file.read_bytes() == damaged
+    said = " ".join(quiet_console.file.getvalue().split())
+    assert "was changed after it was written (its checksum does not match); restore it, or remove it" in said
+    assert "2 were there, 1 cannot be read (gence store check), none left" in said
+    file.write_bytes(whole)
+    assert run(specs).complete

@@ -154,6 +154,35 @@ def test_a_damaged_line_of_the_pack_is_named_and_never_lost(tmp_path, monkeypatc
         assert store.pack_path.read_bytes() == damaged
 
 
+def test_two_records_of_a_run_are_named_and_none_is_lost(tmp_path, monkeypatch):
+    store = filled(tmp_path / "store", SPECS[:3])
+    store.pack()
+    lines = store.pack_path.read_bytes().splitlines(keepends=True)
+    store.pack_path.write_bytes(b"".join([*lines, lines[0]]))
+    report = store.check()
+    assert (report.ok, report.sound, len(report.notes)) == (True, 3, 1)
+    assert "records.jsonl, lines 1 and 4: the same record of the run" in report.notes[0]
+    store.pack()
+    assert store.pack_path.read_bytes() == b"".join(lines)
+    assert store.check().notes == ()
+
+    with a_day_later(monkeypatch):
+        later = filled(tmp_path / "later", SPECS[:3], accuracy=0.9)
+    twice = b"".join([*lines, later.line(min(store.keys())) + b"\n"])
+    store.pack_path.write_bytes(twice)
+    assert "lines 1 and 4: different records" in " ".join(store.check().problems)
+    with pytest.raises(StoreError, match=r"lines 1 and 4: different records.*remove all but one.*Nothing was changed"):
+        store.pack()
+    assert store.pack_path.read_bytes() == twice
+
+    store.pack_path.write_bytes(b"".join(lines))
+    shutil.copytree(later.root / "records", store.root / "records", dirs_exist_ok=True)
+    report = store.check()
+    assert (report.sound, len(report.problems)) == (0, 3)
+    with pytest.raises(StoreError, match=r"records\.jsonl hold different records of the run.*remove one of them"):
+        store.pack()
+
+
 def test_a_checkpoint_whose_runs_are_recorded_is_a_leftover(tmp_path):
     store = filled(tmp_path, SPECS[:2])
     over, going_on = (CohortCheckpoint(store.root / "work", specs) for specs in (SPECS[:2], SPECS[1:3]))

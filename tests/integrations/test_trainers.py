@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +10,7 @@ import torch
 from torch.testing import assert_close
 
 from tests.integrations import trainers
+from tests.ranks import run_ranks
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # inside transformers, lightning and accelerate
@@ -22,22 +19,13 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
 ]
 
-ROOT = Path(__file__).parents[2]
-
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """Accumulation 4, micro-batches of 4 rows, 2 processes: batches of 32, the last of an epoch of 16."""
     folder = tmp_path_factory.mktemp("ranks")
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-addr=127.0.0.1"]
-    command += [f"--master-port={port}", "-m", "tests.integrations.trainers_worker", str(folder)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-6000:]
-    return [torch.load(folder / f"rank{rank}.pt") for rank in range(2)]
+    run_ranks("tests.integrations.trainers_worker", folder, 2)
+    return [torch.load(folder / "2" / f"rank{rank}.pt") for rank in range(2)]
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,8 @@
-"""What each of two ranks does, started by torchrun: the same trainings as one process with the whole batch."""
+"""What each of two ranks does, started by tests/ranks.py: the same trainings as one process with the whole batch."""
 
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import torch
@@ -23,7 +22,3 @@ def main(folder: Path) -> None:
         result["history"] = callback.monitor.history
     del found["lightning"]["module"]
     torch.save(found, folder / f"rank{os.environ['RANK']}.pt")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -46,6 +46,12 @@ def compared(tmp_path_factory, elsewhere):
         )  # fmt: skip
 
 
+@pytest.fixture
+def _undrawn(monkeypatch):
+    """Reports without figures, for tests of something else: to draw them takes longer than the runs."""
+    monkeypatch.setattr("gence.report.build.panels", lambda *_: [])
+
+
 @pytest.fixture(scope="module")
 def chromium():
     """A headless Chromium; closed after its module, because a process can drive one Playwright at a time."""

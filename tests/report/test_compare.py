@@ -121,6 +121,7 @@ def test_a_folder_of_images_with_another_as_ood(image_folder, tmp_path, monkeypa
     assert found.report.chapters[0].mistakes is not None
 
 
+@pytest.mark.usefixtures("_undrawn")
 def test_it_goes_on_where_it_stopped(tmp_path):
     options = {"losses": ["ce", "gence"], "seeds": 2, "epochs": 2, "out": tmp_path, "device": "cpu", "files": False}
     first = compare(**{**options, "seeds": 1}, console=quiet())
@@ -148,6 +149,7 @@ def test_a_time_limit_reports_what_there_is(tmp_path):
     assert partly.page.exists()
 
 
+@pytest.mark.usefixtures("_undrawn")
 def test_two_processes_give_the_same_numbers_as_one(tmp_path, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     threads = torch.get_num_threads()
@@ -164,6 +166,7 @@ def test_two_processes_give_the_same_numbers_as_one(tmp_path, monkeypatch):
     pd.testing.assert_frame_equal(frames[0], frames[1], check_exact=True)
 
 
+@pytest.mark.usefixtures("_undrawn")
 def test_tuning_comes_first_and_its_runs_stay_out_of_the_report(tmp_path):
     found = compare(
         losses=["ce", "focal"], seeds=2, epochs=2, tune_trials=2, out=tmp_path, device="cpu", files=False,
@@ -177,6 +180,7 @@ def test_tuning_comes_first_and_its_runs_stay_out_of_the_report(tmp_path):
     assert len(Store(tmp_path / "store").frame()) > 4
 
 
+@pytest.mark.usefixtures("_undrawn")
 def test_curves_reach_tensorboard(tmp_path):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     compare(
@@ -211,6 +215,7 @@ def test_a_notebook_shows_table_and_figures(compared):
     assert "page=" in repr(compared)
 
 
+@pytest.mark.usefixtures("_undrawn")
 def test_a_store_without_its_images_still_has_a_report(compared, tmp_path):
     store = Store(compared.page.parent / "store")
     away = Store(tmp_path / "store")
@@ -249,6 +254,7 @@ def test_diverged_runs_are_shown_and_not_judged(compared, tmp_path):
     assert not math.isnan(chapter.verdict.of("nll").summaries["gence"].mean)
 
 
+@pytest.mark.usefixtures("_undrawn")
 def test_records_of_other_images_do_not_stand_in(image_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     data = image_folder(["a", "b"], 20)
@@ -269,6 +275,7 @@ def test_records_of_other_images_do_not_stand_in(image_folder, tmp_path, monkeyp
     assert len(compare("photos", **options, out="r2", console=quiet()).runs.done) == 1
 
 
+@pytest.mark.usefixtures("_undrawn")
 def test_one_store_for_two_folders_of_one_name(image_folder, tmp_path, monkeypatch):
     options = {"losses": ["ce"], "seeds": 1, "epochs": 1, "batch_size": 8, "device": "cpu", "files": False}
     for folder, classes in (("one", ["a", "b"]), ("two", ["a", "c"])):
@@ -361,6 +368,7 @@ def test_every_file_of_a_report_is_known_as_one(compared):
         assert all(names.fullmatch(path.name) for path in (compared.page.parent / part).iterdir())
 
 
+@pytest.mark.usefixtures("_undrawn")
 def test_a_store_with_runs_of_different_images_says_so(compared, tmp_path):
     store, mixed = Store(compared.page.parent / "store"), Store(tmp_path / "mixed")
     for record in store.records():

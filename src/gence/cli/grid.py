@@ -95,12 +95,14 @@ def register(app: typer.Typer) -> None:
         )
         for key, error in report.failed.items():
             typer.echo(f"{key} failed: {error}", err=True)
+        if report.unreadable:
+            typer.echo(f"look at the records that cannot be read: gence store check {place.root}", err=True)
         if "open_choices" in names:
             from gence.paper.open_choices import search_sentence
 
             typer.echo(search_sentence(place))
         exit_if_interrupted(report.stopped)
-        if report.failed:
+        if report.failed or report.unreadable:
             raise typer.Exit(1)
 
     @app.command()
@@ -108,7 +110,10 @@ def register(app: typer.Typer) -> None:
         names: _Names,
         store: _StorePath = None,
         rows: _Rows = "",
-        losses: Annotated[str, typer.Option(help="Losses, separated by commas: 'ce,gence(anchor=tune)'.")] = "",
+        losses: Annotated[
+            str,
+            typer.Option(help="Losses, by commas: 'ce,gence(anchor=tune)'; by default a file's own, or the paper's."),
+        ] = "",
         trials: Annotated[int, typer.Option(help="Trials of every loss.")] = 32,
         metric: Annotated[str, typer.Option(help="accuracy or nll, on the held-out part.")] = "accuracy",
         recipe: _RecipeName = None,
@@ -131,13 +136,13 @@ def register(app: typer.Typer) -> None:
         from gence.experiment.tune import tune as tune_cell
         from gence.paper.grids import grid_specs
         from gence.paper.priority import cell_name
-        from gence.paper.tuned import LOSSES, save_tuned
+        from gence.paper.tuned import cells_to_tune, losses_to_tune, save_tuned
         from gence.report.arguments import split_losses
 
         place = store_at(store)
         specs = grid_specs(names, place, rows=split_words(rows), recipe=recipe)
-        bases = list({base.key: base for base in (spec.replace(loss="ce", seed=0) for spec in specs)}.values())
-        asked = split_losses(losses) or list(LOSSES)
+        bases = cells_to_tune(specs)
+        asked = split_losses(losses) or losses_to_tune(names, specs)
         check_time_limit(time_limit)
         left = _Remaining(time_limit)
         check_ready(bases, data=engine != "ray")
@@ -239,6 +244,8 @@ def _list(specs: list[RunSpec], store: Store) -> None:
     from gence.paper.priority import cell_name, cells
 
     missing = {spec.key for spec in store.missing(specs)}
+    for problem in store.unreadable(spec.key for spec in specs).values():
+        typer.echo(f"Warning: {problem}", err=True)
     names = {recipe: name for name, recipe in {**CANDIDATES, **RECIPES}.items()}
     table = Table("cell", "recipe", "losses", "seeds", "runs", "missing", "steps a run")
     table.columns[0].no_wrap = True

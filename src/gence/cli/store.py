@@ -62,8 +62,8 @@ def register(app: typer.Typer) -> None:
         from gence.experiment.store import Store
 
         report = Store(store, must_exist=True).check(remove_leftovers=remove_leftovers)
-        for problem in report.problems:
-            typer.echo(problem, err=True)
+        for sentence in (*report.problems, *report.notes):
+            typer.echo(sentence, err=True)
         state = "removed" if remove_leftovers else "left by stopped processes"
         leftovers = f", {len(report.leftovers)} files {state}" if report.leftovers else ""
         typer.echo(f"{report.sound} records are sound, {len(report.problems)} problems{leftovers}")

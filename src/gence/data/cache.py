@@ -126,8 +126,8 @@ def write(path: Path, splits: Mapping[str, ImageSet]) -> None:
         if isinstance(error, OSError):
             raise DataError(
                 f"cannot write {len(data) / 2**20:.0f} MiB of decoded images to {path.parent}: "
-                f"{error.strerror or error}; free some space, name another folder by GENCE_CACHE or cache_dir, "
-                "or do without (cache=False)"
+                f"{error.strerror or error}; free some space, or set the environment variable GENCE_CACHE to a "
+                "folder that can be written (in Python also cache_dir=, or cache=False to keep none)"
             ) from error
         raise
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
@@ -67,12 +69,14 @@ class Pack:
             yield
 
     def ensure_only_records(self) -> None:
-        """Raise `StoreError` if a line is no record: whoever rewrites the file would lose what is left of one."""
+        """Raise `StoreError` if whoever rewrites the file would lose a line: one of two, or what is left of one."""
         if strangers := self.strangers():
             raise atomic.StoreError(
                 f"{'; '.join(strangers)}. Restore the file, or remove the line to have its run redone; "
                 "nothing was changed"
             )
+        if conflicts := self.conflicts():
+            raise atomic.StoreError(f"{'; '.join(conflicts)}. Nothing was changed")
 
     def strangers(self) -> list[str]:
         """Return a sentence for each line that is no record."""
@@ -82,6 +86,38 @@ class Pack:
                 for number, line in enumerate(file or (), start=1)
                 if records.key_of_line(line) is None
             ]
+
+    def conflicts(self) -> list[str]:
+        """Return a sentence for each key whose lines differ."""
+        return [
+            f"{self.path}, lines {_listed(numbers)}: different records of the run {key}, of which the last is read; "
+            "remove all but one"
+            for key, numbers, same in self._on_many_lines()
+            if not same
+        ]
+
+    def repeated(self) -> list[str]:
+        """Return a sentence for each key whose line is there more than once: nothing is lost, whichever is read."""
+        return [
+            f"{self.path}, lines {_listed(numbers)}: the same record of the run {key}; harmless, and packing the store "
+            "leaves one"
+            for key, numbers, same in self._on_many_lines()
+            if same
+        ]
+
+    def _on_many_lines(self) -> Iterator[tuple[str, list[int], bool]]:
+        """Yield the keys that are on more than one line, the lines' numbers, and whether they are alike."""
+        numbers: defaultdict[str, list[int]] = defaultdict(list)
+        texts: defaultdict[str, set[bytes]] = defaultdict(set)
+        with self._opened() as file:
+            for number, line in enumerate(file or (), start=1):
+                key = records.key_of_line(line)
+                if key is not None:
+                    numbers[key].append(number)
+                    texts[key].add(hashlib.sha256(line.rstrip(b"\n")).digest())  # the lines themselves may be many MB
+        for key, places in numbers.items():
+            if len(places) > 1:
+                yield key, places, len(texts[key]) == 1
 
     def _places_now(self) -> dict[str, tuple[int, int]]:
         with self._opened() as file:
@@ -118,3 +154,7 @@ class Pack:
                 offset += len(line)
             self._signature, self._places = signature, places
         return self._places
+
+
+def _listed(numbers: list[int]) -> str:
+    return f"{', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"

@@ -11,6 +11,7 @@ from gence.experiment.work import Outcome, Task
 
 _CRASHES_BEFORE_ALONE = 2
 _CRASHES_BEFORE_GIVING_UP = 4
+_FINISHED_TOLD = 16  # a cohort or two: enough to say how long a run takes
 
 
 class Plan:
@@ -40,6 +41,7 @@ class Plan:
         self._max_attempts = max_attempts
         self._failures = failures
         self._peers = peers
+        self._finished: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=_FINISHED_TOLD))
         self.specs = {spec.key: spec for spec in specs}
         self.done: list[str] = []
         self.already: list[str] = []
@@ -74,12 +76,17 @@ class Plan:
         self.already += outcome.already
         self.held += outcome.held
         cohort_key = task.specs[0].cohort_key
+        self._finished[cohort_key] += outcome.done
         if outcome.largest is not None:
             self._limit[cohort_key] = min(self._limit[cohort_key], outcome.largest)
         if outcome.no_time:
-            # Runs of this kind take longer than what is left; a shorter kind may still fit.
             self.no_time = True
-            self._waiting[cohort_key].clear()
+            if outcome.done:
+                # They say better than older records whether the others fit: ask again.
+                self._waiting[cohort_key].extendleft(self.specs[key] for key in reversed(outcome.unfinished))
+            else:
+                # Runs of this kind take longer than what is left; a shorter kind may still fit.
+                self._waiting[cohort_key].clear()
         for key, error in outcome.failed.items():
             if len(self._failures.attempts(key)) < self._max_attempts:
                 self._alone.append(self.specs[key])
@@ -115,4 +122,5 @@ class Plan:
             self.already.append(key)
 
     def _task(self, specs: list[RunSpec]) -> Task:
-        return Task(specs=tuple(specs), peers=self._peers[specs[0].cohort_key])
+        cohort_key = specs[0].cohort_key
+        return Task(specs=tuple(specs), peers=self._peers[cohort_key], finished=tuple(self._finished[cohort_key]))

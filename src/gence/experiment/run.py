@@ -20,10 +20,11 @@ from gence.experiment.claims import STALE_AFTER_S, Claims
 from gence.experiment.engines import Capacity, Control, Engine, create_engine
 from gence.experiment.failures import Failures
 from gence.experiment.plan import Plan
+from gence.experiment.progress import console_or_stderr, grid_bar
 from gence.experiment.same_data import check_recorded_data
 from gence.experiment.spec import RunSpec
 from gence.experiment.store import Store
-from gence.experiment.work import DEFAULT_TRAINER, Task, Trainer, WorkOptions
+from gence.experiment.work import DEFAULT_TRAINER, Trainer, WorkOptions
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,6 +42,8 @@ class RunReport:
         done: keys recorded by this call.
         skipped: keys that were recorded before, or by another driver meanwhile.
         failed: keys that failed too often, with the last error.
+        unreadable: keys whose records are there and cannot be read, and what is wrong with each. They are not done
+            again: what is left of a record is never replaced.
         left: runs still to do.
         stopped: why it ended early ("time limit", "interrupted"), or None.
         wall_s: seconds it took.
@@ -49,20 +52,23 @@ class RunReport:
     done: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
     failed: dict[str, str] = field(default_factory=dict)
+    unreadable: dict[str, str] = field(default_factory=dict)
     left: tuple[RunSpec, ...] = ()
     stopped: str | None = None
     wall_s: float = 0.0
 
     @property
     def complete(self) -> bool:
-        """Whether every run of the grid has a record."""
-        return not self.left and not self.failed
+        """Whether every run of the grid has a record that can be read."""
+        return not self.left and not self.failed and not self.unreadable
 
     def summary(self) -> str:
         """Return what was done and what is left, in a sentence."""
         parts = [f"{len(self.done)} done in {self.wall_s:.0f} s", f"{len(self.skipped)} were there"]
         if self.failed:
             parts.append(f"{len(self.failed)} failed (see failures/ in the store)")
+        if self.unreadable:
+            parts.append(f"{len(self.unreadable)} cannot be read (gence store check)")
         parts.append(f"{len(self.left)} left" if self.left else "none left")
         if self.stopped:
             by = "Ctrl-C" if self.stopped == "interrupted" else self.stopped
@@ -129,7 +135,11 @@ def run_grid(
     store.ensure_writable()
     wanted = list({spec.key: spec for spec in specs}.values())
     missing = store.missing(wanted)
-    check_recorded_data(wanted, store, cache_dir)
+    unreadable = store.unreadable(spec.key for spec in wanted)
+    console = console_or_stderr(console)
+    for problem in unreadable.values():
+        console.print(f"Warning: {problem}", highlight=False, markup=False, soft_wrap=True)
+    check_recorded_data((spec for spec in wanted if spec.key not in unreadable), store, cache_dir)
     failures = Failures(store.root)
     gone = {} if retry_failed else _given_up(missing, failures, max_attempts)
     if retry_failed:
@@ -153,22 +163,24 @@ def run_grid(
         stop_file=store.root / "claims" / f"stop-{uuid.uuid4().hex}",
         stale_after_s=stale_after_s,
     )
-    with _StopSignals() as signals, _bar(console, plan) as tell, _without_leftover(options.stop_file):
+    with _StopSignals() as signals, grid_bar(console, plan) as tell, _without_leftover(options.stop_file):
         control = Control(should_stop=lambda: bool(signals.asked) or _late(options), progress=tell)
         engine.execute(plan, options, control)
         while plan.held and not control.should_stop():
             _wait_for_others(plan, store, options, control)
             engine.execute(plan, options, control)
     left = tuple(plan.left())
+    not_there = {*unreadable, *(spec.key for spec in missing)}
     report = RunReport(
         done=tuple(plan.done),
-        skipped=(*(spec.key for spec in wanted if spec.key not in {m.key for m in missing}), *plan.already),
+        skipped=(*(spec.key for spec in wanted if spec.key not in not_there), *plan.already),
         failed={**gone, **plan.failed},
+        unreadable=unreadable,
         left=left,
         stopped=_reason(signals, plan, options) if left else None,
         wall_s=time.monotonic() - started,
     )
-    _console(console).print(report.summary(), highlight=False)
+    console.print(report.summary(), highlight=False)
     return report
 
 
@@ -250,46 +262,3 @@ def _without_leftover(stop_file: Path | None) -> Iterator[None]:
     finally:
         if stop_file is not None:
             stop_file.unlink(missing_ok=True)
-
-
-def _console(console: Console | None) -> Console:
-    if console is not None:
-        return console
-    from rich.console import Console
-
-    return Console(stderr=True)
-
-
-@contextlib.contextmanager
-def _bar(console: Console | None, plan: Plan) -> Iterator[Any]:
-    """Draw one bar for the whole grid; yield the function that moves it."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("runs"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    running: dict[int, float] = {}
-    # Cohorts take minutes; a speed over the last half minute would forget them.
-    with Progress(*columns, console=_console(console), speed_estimate_period=3600) as progress:
-        bar = progress.add_task("runs", total=len(plan.specs))
-
-        def tell(task: Task, fraction: float) -> None:
-            if fraction < 1:
-                running[id(task)] = fraction * len(task.specs)
-            else:
-                running.pop(id(task), None)
-            progress.update(bar, completed=plan.settled + sum(running.values()))
-
-        yield tell

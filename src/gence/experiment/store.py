@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,40 +27,13 @@ from gence.experiment.predictions import Predictions
 from gence.experiment.records import Record
 from gence.experiment.result import RunResult
 from gence.experiment.spec import RunSpec
+from gence.experiment.store_reports import CheckReport, MergeReport
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
 __all__ = ["CheckReport", "MergeReport", "Store", "StoreError"]
-
-
-@dataclass(frozen=True)
-class MergeReport:
-    """What a merge did: keys added, keys both had with the same outcome, and keys whose outcomes differ.
-
-    Of two records that differ the older one is kept, so that merging in either order gives the same store. What is
-    wrong with records of the other store that could not be read, which stay where they are, is in `damaged`.
-    """
-
-    added: tuple[str, ...] = ()
-    same: tuple[str, ...] = ()
-    conflicts: tuple[str, ...] = ()
-    damaged: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class CheckReport:
-    """What a check found: how many records are sound, what is wrong, and files that nobody will use again."""
-
-    sound: int = 0
-    problems: tuple[str, ...] = ()
-    leftovers: tuple[Path, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        """Whether every record is sound (leftovers harm nobody)."""
-        return not self.problems
 
 
 class Store:
@@ -137,6 +109,19 @@ class Store:
             raise StoreError(f"the store {self.root} has no record {key}")
         return packed
 
+    def unreadable(self, keys: Iterable[str]) -> dict[str, str]:
+        """Return what is wrong with those of these records that are here and are not as they were written.
+
+        Such a record is neither used nor replaced. Ten thousand sound ones take about two seconds.
+        """
+        found: dict[str, str] = {}
+        for key in sorted(self.keys().intersection(keys)):
+            try:
+                records.verified_run(self.line(key), self._where(key))
+            except StoreError as error:
+                found[key] = str(error)
+        return found
+
     def predictions(self, key: str) -> dict[str, np.ndarray] | None:
         """Return the compact predictions of a run, or None where none were kept; those of another run are an error."""
         if not self._predictions.exist(key):
@@ -208,6 +193,7 @@ class Store:
             lines = {key: self.line(key) for key in sorted({*loose, *self._pack})}
             for key, line in lines.items():
                 records.verified_run(line, self._where(key))
+                self._ensure_one(key, line)
             self._pack.write(lines)
             for path in loose.values():
                 path.unlink(missing_ok=True)
@@ -221,19 +207,21 @@ class Store:
         for key in sorted({*loose, *self._pack}):
             try:
                 where = self._where(key)
-                _, run = records.verified_run(self.line(key), where)
+                line = self.line(key)
+                _, run = records.verified_run(line, where)
                 records.verified_spec(key, run, where)
+                self._ensure_one(key, line)
                 self._predictions.check(key, run["predictions"])
                 sound += 1
             except StoreError as error:
                 problems.append(str(error))
         problems += [f"{path} is not where and named as a record is" for path in self._strangers()]
-        problems += self._pack.strangers()
+        problems += [*self._pack.strangers(), *self._pack.conflicts()]
         unused = tuple(leftovers(self.root, {*loose, *self._pack}))
         if remove_leftovers:
             for path in unused:
                 path.unlink(missing_ok=True)
-        return CheckReport(sound=sound, problems=tuple(problems), leftovers=unused)
+        return CheckReport(sound=sound, problems=tuple(problems), notes=tuple(self._pack.repeated()), leftovers=unused)
 
     def strange_lines(self) -> list[str]:
         """Return a sentence for each line of the pack that is no record, and so is not counted anywhere."""
@@ -254,6 +242,14 @@ class Store:
     def _where(self, key: str) -> str:
         path = self._record_path(key)
         return str(path) if path.exists() else f"{self.pack_path} (record {key})"
+
+    def _ensure_one(self, key: str, line: bytes) -> None:
+        """Raise `StoreError` if the pack has another record of a run than the one that is read."""
+        if self._pack.line(key) not in (None, line):
+            raise StoreError(
+                f"{self._where(key)} and {self.pack_path} hold different records of the run {key}, of which the first "
+                "is read; remove one of them"
+            )
 
     def loose_files(self) -> Iterator[tuple[str, Path]]:
         """Yield the keys and files of the records that are not packed."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import importlib
+import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gence.experiment import records
 from gence.experiment.claims import STALE_AFTER_S, Claims
 from gence.experiment.environment import device_name, environment_record
 from gence.experiment.failures import Failures
@@ -28,7 +30,6 @@ Trainer = Callable[..., list[RunResult | None]]
 
 DEFAULT_TRAINER = "gence.experiment.cohort.train_cohort"
 
-_ESTIMATE_FROM = 3
 _MARGIN = 1.1
 
 
@@ -39,10 +40,13 @@ class Task:
     Attributes:
         specs: runs that share a `cohort_key`.
         peers: keys of the grid's other runs with that `cohort_key`; those that are recorded say how long one takes.
+        finished: keys of those that the same call has just done; they say it better, for records may be older than
+            the code.
     """
 
     specs: tuple[RunSpec, ...]
     peers: tuple[str, ...] = ()
+    finished: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,18 +139,19 @@ def load_trainer(trainer: Trainer | str) -> Trainer:
 
 
 def seconds_per_run(store: Store, peers: Sequence[str], device: str) -> float | None:
-    """Return how long one run of a kind takes on a device, from a few of its records; None if there are none."""
+    """Return how long one run of a kind takes on a device, the median of its records; None if there are none."""
     name = device_name(device)
     seen: list[float] = []
     for key in peers:
-        if len(seen) == _ESTIMATE_FROM:
-            break
         if store.has(key):
-            record = store.read(key)
+            try:
+                _, run = records.verified_run(store.line(key), key)
+            except StoreError:  # named when the grid began; it says nothing here
+                continue
             # A diverged run may have ended early, and another device says little about this one.
-            if record.environment.get("device") == name and record.result.status == "done":
-                seen.append(record.result.wall_s)
-    return sum(seen) / len(seen) if seen else None
+            if run["environment"].get("device") == name and run["status"] == "done":
+                seen.append(run["wall_s"])
+    return statistics.median(seen) if seen else None
 
 
 @dataclass(frozen=True)
@@ -212,7 +217,9 @@ class _CohortWork:
         """Return as many of the runs as can be done before the deadline, as far as finished runs tell."""
         if self.options.deadline is None or not specs:
             return specs
-        each = seconds_per_run(self.store, self.task.peers, self.options.device)
+        now = (*self.task.finished, *self.outcome.done)
+        device = self.options.device
+        each = seconds_per_run(self.store, now, device) or seconds_per_run(self.store, self.task.peers, device)
         if not each or each * _MARGIN > (self.options.time_limit or 0):
             # Unknown, or longer than a whole lease: then only beginning it, and going on next time, gets it done.
             return specs

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,34 +15,25 @@ from torch.testing import assert_close
 import gence
 from tests.losses.distributed import problems
 from tests.losses.distributed.problems import CASES
+from tests.ranks import environment, free_port, run_ranks
 
-ROOT = Path(__file__).parents[3]
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
 DTYPES = (torch.float32, torch.float64)
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where 2 ranks, and then 3, wrote what they saw; one launch for all tests."""
+    folder = tmp_path_factory.mktemp("ranks")
+    run_ranks("tests.losses.distributed.worker", folder, 2, 3)
+    return folder
 
 
 @pytest.fixture(scope="module", params=[2, 3])
-def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[Any, Any]]:
-    """What each of 2 or 3 ranks saw; one launch of torchrun for all tests."""
-    folder = tmp_path_factory.mktemp(f"ranks{request.param}")
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={request.param}"]
-    command += ["--master-addr=127.0.0.1", f"--master-port={free_port()}", "-m", "tests.losses.distributed.worker"]
-    done = subprocess.run(
-        [*command, str(folder)], cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr[-6000:]
-    return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(request.param)]
+def reports(request: pytest.FixtureRequest, folder: Path) -> list[dict[Any, Any]]:
+    """What each of 2 or 3 ranks saw."""
+    files = [folder / str(request.param) / f"rank{rank}.pt" for rank in range(request.param)]
+    return [torch.load(file, weights_only=False) for file in files]
 
 
 def as_vector(tensors: list[torch.Tensor]) -> torch.Tensor:

@@ -1,11 +1,10 @@
-"""What each rank does, started by torchrun. Writes what it saw to a file for each rank; the tests judge it."""
+"""What each rank does, started by tests/ranks.py. Writes what it saw to a file for each rank; the tests judge it."""
 
 from __future__ import annotations
 
 import os
 import socket
 import struct
-import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._inductor.compile_fx  # what a graph needs, before the process becomes several
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
@@ -240,7 +240,3 @@ def main(folder: Path) -> None:
         report["bytes"] = {(n, K): bytes_of_a_step(n, K) for n, K in ((4, 100), (400, 100), (4, 1100), (400, 1100))}
     torch.save(report, folder / f"rank{rank}.pt")
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -1,0 +1,42 @@
+"""What merging and checking a store found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class MergeReport:
+    """What a merge did: keys added, keys both had with the same outcome, and keys whose outcomes differ.
+
+    Of two records that differ the older one is kept, so that merging in either order gives the same store. What is
+    wrong with records of the other store that could not be read, which stay where they are, is in `damaged`.
+    """
+
+    added: tuple[str, ...] = ()
+    same: tuple[str, ...] = ()
+    conflicts: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What a check found.
+
+    Attributes:
+        sound: how many records are as they were written.
+        problems: what is wrong, a sentence each.
+        notes: what is odd and harms nobody.
+        leftovers: files that nobody will use again.
+    """
+
+    sound: int = 0
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    leftovers: tuple[Path, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether every record is sound (notes and leftovers harm nobody)."""
+        return not self.problems
