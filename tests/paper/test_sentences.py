@@ -42,11 +42,14 @@ def test_unlabelled_images_do_not_help_and_do_harm_without_an_anchor() -> None:
 
 
 def test_offsets_bring_the_accuracy_of_drifted_networks_back() -> None:
-    rows = {name: row["accuracy"] for name, row in accuracies("drift").items()}
-    plain, repaired, anchored = rows.values()
-    assert max(plain) < 0.2  # a tenth of the digits: one class
-    assert min(repaired) > 0.85
-    assert min(anchored) > 0.85
+    plain, repaired, anchored = accuracies("drift").values()
+    for batch in ("batch 25", "batch 50"):
+        assert max(plain[batch]) < 0.2  # a tenth of the digits: one class
+        assert min(repaired[batch]) > 0.85
+    for batch in ("batch 100", "batch 300"):  # smaller batches drift, larger ones less or not
+        assert min(plain[batch]) > 0.7
+    assert min(anchored["batch 50"]) > 0.85
+    assert max(anchored["batch 25"]) < min(repaired["batch 25"])
 
 
 def test_what_ranks_send_beyond_the_all_reduce_grows_with_their_number_alone() -> None:

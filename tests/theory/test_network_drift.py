@@ -29,11 +29,11 @@ def two_layers(seed):
     return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
-def train(network, x, y, *, lr, anchor, epochs=133, monitor=None):
+def train(network, x, y, *, lr, anchor, epochs=133, batch_size=50, monitor=None):
     optimizer = torch.optim.SGD(network.parameters(), lr=lr, momentum=0.9, weight_decay=5e-4)
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [epochs // 2, epochs * 3 // 4], 0.1)
     for _ in range(epochs):
-        for batch in torch.randperm(len(y)).split(50):
+        for batch in torch.randperm(len(y)).split(batch_size):
             logits = network(x[batch])
             loss = gen_cross_entropy(logits, y[batch], anchor=anchor)
             optimizer.zero_grad()
