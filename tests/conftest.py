@@ -1,9 +1,12 @@
-"""What all tests share: one thread a worker, a fixed seed, and GPU cases only where there is a GPU."""
+"""What all tests share: one thread a worker, a fixed seed, GPU cases only where there is a GPU, and a browser."""
 
 from __future__ import annotations
 
 import os
 import random
+import shutil
+from collections.abc import Iterator
+from typing import Any
 
 import hypothesis
 import pytest
@@ -45,3 +48,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _seed() -> None:
     torch.manual_seed(0)
     random.seed(0)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """A headless Chromium; closed after its module, because a process can drive one Playwright at a time."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
+        pytest.skip("no Chromium on this machine; scripts/install_browser.sh installs one")
+    quiet = ("--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-gpu", *quiet], timeout=60_000
+        )
+        yield browser
+        browser.close()

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -209,18 +209,12 @@ def served(folder: Path) -> Iterator[str]:
 
 
 @pytest.mark.browser
-def test_site_in_a_browser(site: Path) -> None:
+def test_site_in_a_browser(site: Path, chromium: Any) -> None:
     """No error on the console, no request to anyone else, figures that load, and a search that finds."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-    path = shutil.which("chromium") or shutil.which("chromium-browser")
-    if path is None:
-        pytest.skip("no Chromium on this machine; scripts/install_browser.sh installs one")
-    quiet = ("--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run")
-    with served(site) as address, sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu", *quiet])
-        page = browser.new_page(viewport={"width": 1300, "height": 900})
-        errors: list[str] = []
-        elsewhere: list[str] = []
+    page = chromium.new_page(viewport={"width": 1300, "height": 900})
+    errors: list[str] = []
+    elsewhere: list[str] = []
+    with served(site) as address:
         page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("request", lambda r: None if r.url.startswith((address, "data:", "blob:")) else elsewhere.append(r.url))
@@ -232,7 +226,7 @@ def test_site_in_a_browser(site: Path) -> None:
         page.locator("input.md-search__input").click()
         page.keyboard.type("marginal offset", delay=20)
         page.locator(".md-search-result__item").first.wait_for(timeout=60_000)
-        browser.close()
+        page.close()
     assert errors == []
     assert elsewhere == []
 

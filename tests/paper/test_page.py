@@ -12,7 +12,6 @@ from gence.paper.shown import SHOWN, shown
 from gence.paper.table1 import table1
 from gence.report.tables import Cell, Row, Table
 from tests.paper.conftest import Writer
-from tests.report.conftest import chromium  # noqa: F401  a fixture: the browser of the other page
 
 
 @pytest.mark.parametrize("name", SHOWN)
@@ -75,7 +74,7 @@ def test_only_columns_of_words_stand_at_the_left() -> None:
 
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [1400, 2560])
-def test_every_column_is_in_sight_on_a_screen(page, chromium, width) -> None:  # noqa: F811
+def test_every_column_is_in_sight_on_a_screen(page, chromium, width) -> None:
     view = chromium.new_page(viewport={"width": width, "height": 900})
     view.goto(page.as_uri())
     cut = "all => all.filter(e => e.scrollWidth > e.clientWidth).map(e => e.ariaLabel)"
@@ -85,7 +84,7 @@ def test_every_column_is_in_sight_on_a_screen(page, chromium, width) -> None:  #
 
 
 @pytest.mark.browser
-def test_on_a_telephone_labels_stay_and_leave_room(page, chromium) -> None:  # noqa: F811
+def test_on_a_telephone_labels_stay_and_leave_room(page, chromium) -> None:
     view = chromium.new_page(viewport={"width": 390, "height": 900})
     view.goto(page.as_uri())
     assert view.evaluate("document.documentElement.scrollWidth") <= 390
@@ -104,7 +103,7 @@ def test_on_a_telephone_labels_stay_and_leave_room(page, chromium) -> None:  # n
 
 @pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing(page, chromium, scheme) -> None:  # noqa: F811
+def test_axe_finds_nothing(page, chromium, scheme) -> None:
     axe_module = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-core is not installed")
     view = chromium.new_page(viewport={"width": 1400, "height": 900}, color_scheme=scheme)
     view.goto(page.as_uri())

@@ -1,8 +1,7 @@
-"""A small comparison, made once: three losses, three seeds, images from elsewhere; and a browser, if there is one."""
+"""A small comparison, made once: three losses, three seeds, images from elsewhere."""
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -50,22 +49,6 @@ def compared(tmp_path_factory, elsewhere):
 def _undrawn(monkeypatch):
     """Reports without figures, for tests of something else: to draw them takes longer than the runs."""
     monkeypatch.setattr("gence.report.build.panels", lambda *_: [])
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    """A headless Chromium; closed after its module, because a process can drive one Playwright at a time."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-    path = shutil.which("chromium") or shutil.which("chromium-browser")
-    if path is None:
-        pytest.skip("no Chromium on this machine; scripts/install_browser.sh installs one")
-    quiet = ("--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=path, args=["--no-sandbox", "--disable-gpu", *quiet], timeout=60_000
-        )
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
