@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from gence import theory
 from gence.losses import gen_cross_entropy
 from gence.theory import (
     GenCE,
@@ -133,3 +134,24 @@ def test_limits_are_named():
         batch_risk(POPULATION, POPULATION.kernel, 2, brier())
     with pytest.raises(ValueError, match=r"prior: expected shape \(3,\).*got \(2,\)"):
         batch_risk(POPULATION, POPULATION.kernel, 2, GenCE(anchor=0.1, prior=torch.tensor([0.5, 0.5])))
+
+
+def test_one_batch_size_is_no_table_of_them():
+    population = theory.random_population(3, 2)
+    with pytest.raises(TypeError, match=r"batch_sizes: expected several, such as \(2, 4, 8\), got 4"):
+        theory.batch_size_table(population, 4)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda kernel: theory.risk(theory.GenCE(), kernel, kernel),
+        lambda kernel: theory.minimise(theory.GenCE(), kernel),
+        lambda kernel: theory.equivalence_family(kernel),
+        lambda kernel: theory.batch_risk(kernel, kernel, 2),
+        lambda kernel: theory.log_sum_terms(kernel, kernel),
+    ],
+)
+def test_a_kernel_alone_is_no_population(call):
+    with pytest.raises(TypeError, match="population: expected a Population, got Tensor; Population"):
+        call(torch.full((3, 2), 0.5))

@@ -14,6 +14,7 @@ which the truth does not: a bias that falls like 1/B.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain, combinations
 
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor
 
 from gence.theory._checks import checked_count
-from gence.theory.kernels import Population
+from gence.theory.kernels import Population, check_population
 from gence.theory.minimise import Minimisers, minimise_objective
 from gence.theory.risk import checked_log_forecast, risk
 from gence.theory.scores import GenCE
@@ -61,6 +62,7 @@ class BatchRisk:
     @classmethod
     def of(cls, population: Population, batch_size: int, score: GenCE | None = None) -> BatchRisk:
         """Enumerate the batches of ``batch_size`` draws from ``population``."""
+        check_population(population)
         batch_size = checked_count("batch_size", batch_size, 1)
         score = GenCE() if score is None else score
         if not isinstance(score, GenCE):
@@ -165,9 +167,11 @@ class BatchSizeRow:
 
 
 def batch_size_table(
-    population: Population, batch_sizes: tuple[int, ...] = (2, 4, 8), score: GenCE | None = None
+    population: Population, batch_sizes: Iterable[int] = (2, 4, 8), score: GenCE | None = None
 ) -> list[BatchSizeRow]:
     """How the expected batch loss and its minimiser depend on B."""
+    if not isinstance(batch_sizes, Iterable):
+        raise TypeError(f"batch_sizes: expected several, such as (2, 4, 8), got {batch_sizes!r}.")
     score = GenCE() if score is None else score
     rows = []
     for B in batch_sizes:

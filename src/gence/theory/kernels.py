@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -100,8 +101,16 @@ class Population:
         return self.weights @ check_forecast(self, forecast)
 
 
+def check_population(population: Any) -> None:
+    """``population`` must be one; a kernel alone is a frequent slip."""
+    if not isinstance(population, Population):
+        seen = type(population).__name__
+        raise TypeError(f"population: expected a Population, got {seen}; Population(kernel, weights) makes one.")
+
+
 def check_forecast(population: Population, forecast: Tensor) -> Tensor:
     """Return ``forecast`` (m, K) in float64 after checking that it is one for this population."""
+    check_population(population)
     forecast = check_kernel(forecast, "forecast")
     if forecast.shape != population.kernel.shape:
         expected, seen = tuple(population.kernel.shape), tuple(forecast.shape)

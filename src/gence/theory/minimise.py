@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gence.theory._checks import check_tensor, checked_count
 from gence.theory.completeness import completeness
-from gence.theory.kernels import Population
+from gence.theory.kernels import Population, check_population
 from gence.theory.risk import expected_score
 from gence.theory.scores import Score
 
@@ -92,6 +92,7 @@ def minimise(
         Where the starts ended. If not all of them reached the minimum, a RuntimeWarning says so, and ``converged`` is
         False.
     """
+    check_population(population)
     return minimise_objective(
         lambda log_forecast: expected_score(score, population, log_forecast),
         (population.points, population.classes),
@@ -179,6 +180,7 @@ def equivalence_family(population: Population, *, members: int = 5, seed: int = 
     Raises:
         ValueError: the kernel is complete, so that the family is the truth alone; or ``members`` is below 1.
     """
+    check_population(population)
     members = checked_count("members", members, 1)
     kernel = population.kernel
     null_space = completeness(kernel).null_space  # (K, K - rank)

@@ -56,8 +56,8 @@ def log_sum_terms(population: Population, forecast: Tensor) -> Tensor:
     forecast's class-conditional distribution over inputs misses the true one. Nothing in it sees the scale of column
     k. It is +inf if the forecast gives 0 to k at an input where k occurs, at that one alone or at all.
     """
-    weights = population.weights[:, None]
     log_p = checked_log_forecast(population, forecast)
+    weights = population.weights[:, None]
     log_s = log_marginal(log_p, population)  # (K,)
     joint = weights * population.kernel  # (m, K)
     log_q_given_k = joint.log() - population.prior.log()  # (m, K): log q(x|k)
