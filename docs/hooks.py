@@ -33,8 +33,10 @@ def on_page_markdown(markdown: str, *, config: Any, **_: Any) -> str:
 def figures() -> dict[str, str]:
     """Return every figure of the site as SVG text, by file name."""
     from gence.experiment.store import Store
-    from gence.paper import load_exhibit, remedies_course_figure, remedies_figure
+    from gence.paper import load_exhibit
     from gence.paper.figures import reliability_drawings
+    from gence.paper.remedies_course_figure import course_drawing
+    from gence.paper.remedies_figure import anchor_drawing
     from gence.paper.results import default_results
     from gence.report.svg import as_svg
     from gence.theory import write_figures
@@ -42,14 +44,10 @@ def figures() -> dict[str, str]:
     with tempfile.TemporaryDirectory() as folder:
         found = {path.name: path.read_text(encoding="utf-8") for path in write_figures(folder)}
     store = Store(default_results())
-    for drawing in reliability_drawings(load_exhibit("reliability"), store)[0]:
-        found[f"{drawing.name}.svg"] = as_svg(drawing.figure, drawing.name)
-    for name, drawn in (
-        (remedies_figure.FILE, remedies_figure.anchor_figure(store)),
-        (remedies_course_figure.FILE, remedies_course_figure.course_figure(store)),
-    ):
-        if drawn is not None:  # without a record the page has no place for it either
-            found[name] = as_svg(drawn, name.removesuffix(".svg"))
+    reliability, _ = reliability_drawings(load_exhibit("reliability"), store)
+    for drawing in (*reliability, anchor_drawing(store), course_drawing(store)):
+        if drawing is not None:  # without a record the page has no place for it either
+            found[f"{drawing.name}.svg"] = as_svg(drawing.figure, drawing.name)
     return {**found, "loss-rows-and-columns.svg": rows_and_columns(), "loss-anchor.svg": between_losses()}
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from gence.experiment.result import RunResult
 from gence.experiment.store import Store
+from gence.paper.page import render_page
 from gence.paper.remedies_course import OUT, Course, course_shown, read_courses
 from gence.paper.remedies_course_figure import course_block, course_figure
 from gence.paper.remedies_evidence import read_study
@@ -78,6 +79,12 @@ def test_the_figure_has_a_line_a_run(writer) -> None:
     assert as_svg(figure, "one") == as_svg(course_figure(writer.store), "one")
     assert "$" not in as_svg(figure, "one")  # a power in a formula would be shown as its source
     assert "](figures/remedies-course.svg)" in course_block(writer.store)
+
+
+def test_its_figure_has_the_whole_width_of_the_paper_s_page(writer) -> None:
+    trained(writer.store, ROW, "ce", [[0.1, 0.1]])
+    section = render_page(writer.store).split('<section id="remedies_course">')[1].split("</section>")[0]
+    assert section.count('<figure class="wide">') == 1
 
 
 # What docs/theory.md says in words, beside the numbers it has from the records.

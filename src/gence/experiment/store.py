@@ -112,7 +112,7 @@ class Store:
     def unreadable(self, keys: Iterable[str]) -> dict[str, str]:
         """Return what is wrong with those of these records that are here and are not as they were written.
 
-        Such a record is neither used nor replaced. Ten thousand sound ones take about two seconds.
+        Such a record is neither used nor replaced.
         """
         found: dict[str, str] = {}
         for key in sorted(self.keys().intersection(keys)):

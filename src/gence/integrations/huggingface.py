@@ -21,7 +21,7 @@ from transformers.training_args import ParallelMode
 from gence.integrations.first_pass import FirstPass
 from gence.integrations.marginal_watch import MarginalWatch
 from gence.losses import BatchMarginal, GenCELoss, MarginalMonitor
-from gence.losses.monitor import logits_of
+from gence.losses.outputs import logits_of
 
 
 def loss_of_outputs(

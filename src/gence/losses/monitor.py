@@ -1,13 +1,9 @@
-"""Watching the predicted class marginal during training: GenCE leaves it almost free, so it can drift.
-
-Over 300 lines because most of them speak to people: docstrings, warnings with their remedy, errors.
-"""
+"""Watching the predicted class marginal during training: GenCE leaves it almost free, so it can drift."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from gence.losses import _checks, groups
+from gence.losses.outputs import logits_of
 from gence.losses.targets import Target, class_mass, compute_dtype, flatten_logits, prepare_rows
 
 REMEDY = (
@@ -281,27 +278,6 @@ class MarginalMonitor:
         self._predicted, self._labels, self._rows = predicted, state["labels"], state["rows"]
         self.history, self.warned = list(state["history"]), bool(state["warned"])
         self.warned_of_nan = bool(state.get("warned_of_nan", False))
-
-
-def logits_of(output: Any) -> Tensor:
-    """The logits in what a network returned; see :meth:`MarginalMonitor.hook`."""
-    found: Any = output
-    if not isinstance(output, Tensor):
-        found = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
-    if found is None and isinstance(output, tuple | list):
-        found = next((part for part in output if isinstance(part, Tensor) and part.dim() > 0), None)
-    if isinstance(found, Tensor) and found.dim() >= 2 and found.is_floating_point():
-        return found
-    seen = type(output).__name__
-    if isinstance(output, Mapping):
-        seen += f" with the keys {sorted(map(str, output))}"
-    elif isinstance(found, Tensor):
-        seen += f"{'' if found is output else ' with a tensor'} of shape {tuple(found.shape)} and dtype {found.dtype}"
-    raise TypeError(
-        "output: expected logits (n, K), a tuple or list that begins with them, or a mapping or object with `logits`, "
-        f"got {seen}. Register the hook on the loss or on the layer that makes the logits, or call "
-        "monitor.update(logits, labels) in the training loop."
-    )
 
 
 def _add(total: Tensor | None, part: Tensor) -> Tensor:

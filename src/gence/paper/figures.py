@@ -36,6 +36,7 @@ class Drawing:
         reading: how to read it, a sentence or two.
         description: for who does not see it: where its numbers are.
         figure: the figure itself.
+        wide: whether it needs the whole width of a page.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Drawing:
     reading: str
     description: str
     figure: Figure
+    wide: bool = False
 
 
 def reliability_drawings(exhibit: Exhibit, store: Store) -> tuple[list[Drawing], list[str]]:

@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from gence._version import __version__
 from gence.experiment.atomic import replace
 from gence.experiment.recipe import named_recipe
 from gence.experiment.store import Store
-from gence.paper import load_exhibit, remedies_course_figure, remedies_figure
+from gence.paper import load_exhibit
 from gence.paper.exhibit import COLUMNS
 from gence.paper.figures import Drawing, batch_size_drawings, reliability_drawings
+from gence.paper.remedies_course_figure import course_drawing
+from gence.paper.remedies_figure import anchor_drawing
 from gence.paper.shown import SHOWN, shown
 from gence.report.names import Mark, colour_variables, marks_for
 from gence.report.svg import as_svg, inlined
@@ -57,7 +60,7 @@ class _Section:
     lines: list[_Line]
     textual: list[bool]  # a column each: words, which stand at the left
     notes: list[str]
-    figures: list[dict[str, str]]  # svg and caption
+    figures: list[dict[str, Any]]  # svg, caption, wide
 
 
 def render_page(store: Store, *, recipe: str | None = None) -> str:
@@ -81,7 +84,9 @@ def render_page(store: Store, *, recipe: str | None = None) -> str:
         table, notes = shown(name, store, recipe=recipe)
         drawings, lacking = _drawings(name, store, recipe)
         # Our own drawings, escaped where they were made: like the style sheet, not data.
-        figures = [{"svg": Markup(_inlined(d, marks)), "caption": f"{d.title}. {d.reading}"} for d in drawings]
+        figures = [
+            {"svg": Markup(_inlined(d, marks)), "caption": f"{d.title}. {d.reading}", "wide": d.wide} for d in drawings
+        ]
         sections.append(
             _Section(name, _heading(name), table, _lines(table), _textual(table), [*notes, *lacking], figures)
         )
@@ -137,28 +142,9 @@ def _drawings(name: str, store: Store, recipe: str | None) -> tuple[list[Drawing
         return reliability_drawings(load_exhibit(name, under), store)
     if name == "batch_size":
         return batch_size_drawings(load_exhibit(name, under), store)
-    drawings = []
-    if name == "remedies" and (figure := remedies_figure.anchor_figure(store, under)) is not None:
-        drawings.append(
-            Drawing(
-                name="remedies-anchor",
-                title="Accuracy against the strength of the anchor",
-                reading=remedies_figure.HOW_TO_READ,
-                description="The means are in the table of this section; the seeds, a dot each, are in the records.",
-                figure=figure,
-            )
-        )
-    if name == "remedies_course" and (figure := remedies_course_figure.course_figure(store, under)) is not None:
-        drawings.append(
-            Drawing(
-                name="remedies-course",
-                title="The drift over the epochs",
-                reading=remedies_course_figure.HOW_TO_READ,
-                description="When each line's runs leave their place is in the table of this section.",
-                figure=figure,
-            )
-        )
-    return drawings, []
+    ours = {"remedies": anchor_drawing, "remedies_course": course_drawing}
+    drawing = ours[name](store, under) if name in ours else None
+    return [] if drawing is None else [drawing], []
 
 
 def _inlined(drawing: Drawing, marks: list[Mark]) -> str:

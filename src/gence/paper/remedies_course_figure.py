@@ -6,28 +6,28 @@ from typing import TYPE_CHECKING
 
 from gence.experiment.recipe import Recipe
 from gence.experiment.store import Store
+from gence.paper.figures import Drawing
 from gence.paper.panels import panels_figure
-from gence.paper.remedies import CE, PLAIN, anchor_column
+from gence.paper.remedies import CE, PLAIN
 from gence.paper.remedies_course import OUT, SettingCourses, read_courses
+from gence.paper.remedies_findings import START
 from gence.report.names import marks_for
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FILE = "remedies-course.svg"
-"""What the figure is called among the site's."""
+_NAME = "remedies-course"
 
 HOW_TO_READ = (
     "A line a run, over the predictions of each epoch. Above the dotted line the marginal counts as out of its place."
 )
 
-_ANCHOR = anchor_column(0.1, "batch")
 _LABELS = {
     PLAIN: "plain GenCE",
     "batch-400": "plain GenCE, batch 400",
     "annealed": "anchor rising to 0.1 by the middle",
-    _ANCHOR: "anchor 0.1 (batch labels)",
+    START: "anchor 0.1 (batch labels)",
     CE: "CE",
 }
 _ANCHORED = "gence(anchor=0.1)"
@@ -37,15 +37,33 @@ _TICKS = (0.001, 0.01, 0.1, 1, 10, 100, 1000)
 
 def course_figure(store: Store, recipe: Recipe | None = None) -> Figure | None:
     """Draw a panel a setting that has records: drift against epoch, a line a run; None if no setting has any."""
-    settings = [one for one in read_courses(store, recipe=recipe) if any(one.by_column[name] for name in _LABELS)]
-    return panels_figure(settings, _draw, tuple(_LABELS.values()))
+    return panels_figure(_settings(store, recipe), _draw, tuple(_LABELS.values()))
+
+
+def course_drawing(store: Store, recipe: Recipe | None = None) -> Drawing | None:
+    """Return the figure with its words; None if no setting has a record."""
+    figure = course_figure(store, recipe)
+    if figure is None:
+        return None
+    return Drawing(
+        name=_NAME,
+        title="The drift over the epochs",
+        reading=HOW_TO_READ,
+        description="When each line's runs leave their place is in the table of this section.",
+        figure=figure,
+        wide=True,
+    )
 
 
 def course_block(store: Store) -> str:
     """Return the generated block: the figure and how to read it, if anything can be drawn."""
-    if not any(any(one.by_column[name] for name in _LABELS) for one in read_courses(store)):
+    if not _settings(store, None):
         return "\nNothing has been measured yet, so there is no figure.\n\n"
-    return f"\n![Drift against epochs, a panel a setting](figures/{FILE})\n\n{HOW_TO_READ}\n\n"
+    return f"\n![Drift against epochs, a panel a setting](figures/{_NAME}.svg)\n\n{HOW_TO_READ}\n\n"
+
+
+def _settings(store: Store, recipe: Recipe | None) -> list[SettingCourses]:
+    return [one for one in read_courses(store, recipe=recipe) if any(one.by_column[name] for name in _LABELS)]
 
 
 def _draw(axes: Axes, one: SettingCourses) -> None:
@@ -54,7 +72,7 @@ def _draw(axes: Axes, one: SettingCourses) -> None:
         PLAIN: (marks[PLAIN].light, "-"),
         "batch-400": ("#8c1c3a", ":"),
         "annealed": ("#a03d86", "--"),
-        _ANCHOR: (marks[_ANCHORED].light, "-"),
+        START: (marks[_ANCHORED].light, "-"),
         CE: (marks[CE].light, "-."),
     }
     for name, label in _LABELS.items():

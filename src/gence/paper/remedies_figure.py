@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gence.experiment.recipe import Recipe
 from gence.experiment.store import Store
+from gence.paper.figures import Drawing
 from gence.paper.measure import Measured, MeasuredRow, measure
 from gence.paper.panels import panels_figure
 from gence.paper.remedies import CE, PLAIN, PRIORS, STRENGTHS, anchor_column, remedies
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FILE = "remedies-anchor.svg"
-"""What the figure is called among the site's."""
+_NAME = "remedies-anchor"
 
 _CURVES = {prior: f"anchor ({title})" for prior, title in PRIORS.items()}
 _LEVELS = {PLAIN: "plain GenCE", "offset": "plain GenCE, offset after training", CE: "CE"}
@@ -42,6 +42,21 @@ def anchor_figure(store: Store, recipe: Recipe | None = None) -> Figure | None:
     return panels_figure(measured, _draw, (*_CURVES.values(), *_LEVELS.values()))
 
 
+def anchor_drawing(store: Store, recipe: Recipe | None = None) -> Drawing | None:
+    """Return the figure with its words; None if no setting has a record."""
+    figure = anchor_figure(store, recipe)
+    if figure is None:
+        return None
+    return Drawing(
+        name=_NAME,
+        title="Accuracy against the strength of the anchor",
+        reading=HOW_TO_READ,
+        description="The means are in the table of this section; the seeds, a dot each, are in the records.",
+        figure=figure,
+        wide=True,
+    )
+
+
 def figure_block(store: Store) -> str:
     """Return the generated block: the figure, if anything can be drawn, and what it lacks."""
     measured = _measured(store, None)
@@ -49,7 +64,7 @@ def figure_block(store: Store) -> str:
     empty = [", ".join(one.row.labels) for one in measured if not _has_records(one)]
     if len(empty) == len(measured):
         return "\nNothing has been measured yet, so there is no figure.\n\n"
-    parts = [f"![Accuracy against the strength of the anchor, a panel a setting](figures/{FILE})", HOW_TO_READ]
+    parts = [f"![Accuracy against the strength of the anchor, a panel a setting](figures/{_NAME}.svg)", HOW_TO_READ]
     missing = [f"{label}: {'; '.join(names)}" for label, names in lacking.items() if names and label not in empty]
     missing += [f"everything of {'; '.join(empty)}"] if empty else []
     if missing:

@@ -37,7 +37,10 @@ _UNITS = {"accuracy": "accuracy, %", "ece": "ECE, % (15 bins)", "auroc": "AUROC,
 
 
 def cells_to_tune(specs: Iterable[RunSpec]) -> list[RunSpec]:
-    """Return a run of each cell to begin from: runs that differ in what tuning decides are of one cell."""
+    """Return a run of each cell to begin from: runs that differ in what tuning decides are of one cell.
+
+    Elsewhere a cell has its last layers with and without a bias together; they are tuned apart.
+    """
     found: dict[str, RunSpec] = {}
     for spec in specs:
         base = spec.replace(loss="ce", seed=0)
