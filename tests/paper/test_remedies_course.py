@@ -1,25 +1,21 @@
-"""When the marginal leaves its place while the networks of the remedies train, and what the page says of it."""
+"""When the marginal leaves its place while the networks of the remedies train: counts, table and figure."""
 
 from __future__ import annotations
 
 import math
-import statistics
 
 import pytest
 
 from gence.experiment.result import RunResult
 from gence.experiment.store import Store
 from gence.paper.page import render_page
-from gence.paper.remedies_course import OUT, Course, course_shown, read_courses
+from gence.paper.remedies_course import OUT, Course, course_shown
 from gence.paper.remedies_course_figure import course_block, course_figure
-from gence.paper.remedies_evidence import read_study
-from gence.paper.results import default_results
 from gence.paper.shown import shown
 from gence.report.svg import as_svg
 from tests.paper.remedies_records import ROW, run_of
 
 OTHER = "cifar10-vgg19-paper"
-PLAIN_VGG_10 = ("cifar10-vgg19-paper", "cifar10-vgg19-modern")
 
 
 def trained(store: Store, row: str, name: str, drifts: list[list[float]]) -> None:
@@ -85,79 +81,3 @@ def test_its_figure_has_the_whole_width_of_the_paper_s_page(writer) -> None:
     trained(writer.store, ROW, "ce", [[0.1, 0.1]])
     section = render_page(writer.store).split('<section id="remedies_course">')[1].split("</section>")[0]
     assert section.count('<figure class="wide">') == 1
-
-
-# What docs/theory.md says in words, beside the numbers it has from the records.
-
-
-@pytest.fixture(scope="module")
-def courses() -> dict[str, dict[str, list[Course]]]:
-    return {one.setting.name: one.by_column for one in read_courses(Store(default_results()))}
-
-
-@pytest.fixture(scope="module")
-def accuracy() -> dict[str, dict[str, float]]:
-    """Mean accuracy in per cent, by setting and line, of what has records."""
-    study = read_study(Store(default_results()))
-    return {
-        one.row.name: {name: found.summary.mean for name, found in one.cells.items() if found.summary is not None}
-        for one in study.accuracy
-    }
-
-
-def test_the_drift_comes_in_the_first_epochs(courses) -> None:
-    plain = [course for setting in courses.values() for course in setting["gence"]]
-    out = [course for course in plain if course.epochs_out]
-    assert len(out) > 0.7 * len(plain)
-    assert max(course.epochs_out[0] for course in out) <= 10
-    assert not any(course.epochs_out for setting in courses.values() for course in setting["ce"])
-
-
-def test_a_stronger_anchor_has_the_marginal_back_sooner(courses) -> None:
-    for prior in ("", "train-"):
-        epochs = [
-            statistics.fmean(len(course.epochs_out) for one in courses.values() for course in one[f"{prior}anchor-{a}"])
-            for a in ("0.01", "0.03", "0.1", "0.3")
-        ]
-        assert epochs == sorted(epochs, reverse=True)
-    anchored = [name for name in courses[ROW] if "anchor" in name or name == "annealed"]
-    assert not any(course.out_at_end for one in courses.values() for name in anchored for course in one[name])
-
-
-def test_repairs_afterwards_repair_what_is_left(accuracy) -> None:
-    for setting in PLAIN_VGG_10:
-        assert accuracy[setting]["offset"] > accuracy[setting]["anchor-0.1"] - 1
-    settings = [name for name in accuracy if "resnet50-paper" in name]
-    assert len(settings) == 2
-    for setting in settings:
-        assert accuracy[setting]["annealed"] < accuracy[setting]["anchor-0.1"] - 5
-        assert accuracy[setting]["offset"] < accuracy[setting]["anchor-0.1"] - 5
-    assert accuracy[ROW]["offset"] < accuracy[ROW]["anchor-0.1"] - 2
-
-
-def test_a_layer_without_bias_leaves_as_often_and_larger_batches_stay_out(courses, accuracy) -> None:
-    def out(name: str, *settings: str, end: bool = False) -> float:
-        runs = [course for one in settings or courses for course in courses[one][name]]
-        return statistics.fmean(course.out_at_end if end else bool(course.epochs_out) for course in runs)
-
-    assert out("no-bias") >= out("gence") - 0.1
-    for name in ("batch-200", "batch-400"):
-        assert out(name, *PLAIN_VGG_10, end=True) > 0.9
-        assert accuracy["cifar100-resnet50-paper"][name] < accuracy["cifar100-resnet50-paper"]["gence"] - 5
-    ends = [accuracy[one][name] for one in PLAIN_VGG_10 for name in ("batch-200", "batch-400")]
-    assert statistics.median(ends) < 20
-    # Those that came back took more steps before the rate fell than a batch of twice the size makes by then.
-    back = [course for one in PLAIN_VGG_10 for course in courses[one]["gence"] if not course.out_at_end]
-    assert len(back) >= 4
-    assert all(2 * course.epochs_out[-1] > len(course.drift) / 2 for course in back)
-    # The other way round, under the paper's recipe.
-    assert max(accuracy[ROW], key=accuracy[ROW].__getitem__) == "batch-400"
-    assert statistics.median(len(course.epochs_out) for course in courses[ROW]["batch-400"]) < statistics.median(
-        len(course.epochs_out) for course in courses[ROW]["gence"]
-    )
-
-
-def test_where_the_marginal_stays_an_anchor_gains_nothing(courses, accuracy) -> None:
-    name = "cifar100-vgg19-modern"
-    assert not any(course.epochs_out for course in courses[name]["gence"])
-    assert accuracy[name]["gence"] > max(accuracy[name].values()) - 0.5

@@ -1,0 +1,150 @@
+"""What the documentation says in words of the remedies is so in the records."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+
+from gence.experiment.store import Store
+from gence.paper.remedies_course import Course, read_courses
+from gence.paper.remedies_evidence import Study, read_study
+from gence.paper.results import default_results
+
+DATA, MODELS, RECIPES = ("cifar100", "cifar10"), ("vgg19", "resnet50"), ("paper", "modern")
+STRENGTHS = ("0.01", "0.03", "0.1", "0.3")
+LARGER = ("batch-200", "batch-400")
+VGG_100_PAPER = "cifar100-vgg19-paper"
+
+
+def settings(data: str = "", model: str = "", recipe: str = "") -> list[str]:
+    """The names of the settings, all of them or those with this data, network or recipe."""
+    found = [(one, network, under) for one in DATA for network in MODELS for under in RECIPES]
+    wanted = (data, model, recipe)
+    return ["-".join(one) for one in found if all(given in ("", part) for given, part in zip(wanted, one, strict=True))]
+
+
+@pytest.fixture(scope="module")
+def courses() -> dict[str, dict[str, list[Course]]]:
+    return {one.setting.name: one.by_column for one in read_courses(Store(default_results()))}
+
+
+@pytest.fixture(scope="module")
+def study() -> Study:
+    return read_study(Store(default_results()))
+
+
+@pytest.fixture(scope="module")
+def accuracy(study) -> dict[str, dict[str, float]]:
+    """Mean accuracy in per cent, by setting and line, of what has records."""
+    return {
+        one.row.name: {name: found.summary.mean for name, found in one.cells.items() if found.summary is not None}
+        for one in study.accuracy
+    }
+
+
+def runs(courses, name: str, of: list[str]) -> list[Course]:
+    return [course for setting in of for course in courses[setting][name]]
+
+
+def test_all_settings_are_recorded(courses) -> None:
+    assert set(courses) == set(settings())
+
+
+def test_the_drift_comes_in_the_first_epochs(courses) -> None:
+    plain = runs(courses, "gence", settings())
+    out = [course for course in plain if course.epochs_out]
+    assert len(out) > 0.7 * len(plain)
+    assert max(course.epochs_out[0] for course in out) <= 10
+    assert not any(course.epochs_out for course in runs(courses, "ce", settings()))
+
+
+def test_a_stronger_anchor_has_the_marginal_back_sooner(courses) -> None:
+    for prior in ("", "train-"):
+        epochs = [
+            statistics.fmean(len(course.epochs_out) for course in runs(courses, f"{prior}anchor-{a}", settings()))
+            for a in STRENGTHS
+        ]
+        assert epochs == sorted(epochs, reverse=True)
+    anchored = [name for name in courses[VGG_100_PAPER] if "anchor" in name or name == "annealed"]
+    assert not any(course.out_at_end for name in anchored for course in runs(courses, name, settings()))
+
+
+def test_a_weak_anchor_is_enough_for_vgg_and_not_for_resnet(accuracy) -> None:
+    for setting in settings(model="vgg19"):
+        best = max(accuracy[setting][f"{prior}anchor-{a}"] for prior in ("", "train-") for a in STRENGTHS)
+        assert accuracy[setting]["anchor-0.01"] > best - 1.5
+    resnets = [accuracy[setting] for setting in settings(model="resnet50")]
+    assert all(one["annealed"] < one["anchor-0.1"] - 5 for one in resnets)
+    assert sum(one["anchor-0.01"] < one["anchor-0.1"] - 5 for one in resnets) == 3
+
+
+def test_an_anchor_of_a_tenth_is_nowhere_far_from_the_best_line(accuracy) -> None:
+    behind = {
+        name: max(max(lines.values()) - lines[name] for lines in accuracy.values() if name in lines)
+        for name in accuracy[VGG_100_PAPER]
+    }
+    near = {name: behind.pop(name) for name in ("anchor-0.1", "train-anchor-0.1")}
+    assert max(near.values()) < 2.5
+    assert min(behind.values()) > 3
+
+
+def test_repairs_afterwards_repair_what_is_left(accuracy) -> None:
+    for setting in settings("cifar10", "vgg19"):
+        assert accuracy[setting]["offset"] > accuracy[setting]["anchor-0.1"] - 1
+    for setting in settings(model="resnet50"):
+        assert accuracy[setting]["offset"] < accuracy[setting]["anchor-0.1"] - 5
+    assert accuracy[VGG_100_PAPER]["offset"] < accuracy[VGG_100_PAPER]["anchor-0.1"] - 2
+
+
+def test_without_a_bias_the_marginal_leaves_as_often(courses) -> None:
+    plain, without = (
+        statistics.fmean(bool(course.epochs_out) for course in runs(courses, name, settings()))
+        for name in ("gence", "no-bias")
+    )
+    assert without >= plain - 0.1
+
+
+def test_on_cifar10_larger_batches_come_back_less_often(courses, study) -> None:
+    def back(name: str, model: str) -> int:
+        return sum(not course.out_at_end for course in runs(courses, name, settings("cifar10", model)))
+
+    assert back("batch-200", "vgg19") == back("batch-400", "vgg19") == 0 < back("gence", "vgg19")
+    assert back("batch-400", "resnet50") == 0 < back("batch-200", "resnet50") == back("gence", "resnet50")
+    ends = [
+        number
+        for one in study.accuracy
+        if one.row.name in settings("cifar10")
+        for name in LARGER
+        for number in one.cells[name].by_seed.values()
+    ]
+    assert statistics.median(ends) < 20
+    # Those that came back took more steps before the rate fell than a batch of twice the size makes by then.
+    vgg = [course for course in runs(courses, "gence", settings("cifar10", "vgg19")) if not course.out_at_end]
+    assert len(vgg) >= 4
+    assert all(2 * course.epochs_out[-1] > len(course.drift) / 2 for course in vgg)
+
+
+def test_on_cifar100_batches_of_400_come_back_more_often_except_under_one_setting(courses, accuracy) -> None:
+    of, stays_out = settings("cifar100"), "cifar100-resnet50-paper"
+    back = [sum(not course.out_at_end for course in runs(courses, name, of)) for name in ("gence", "batch-400")]
+    assert back[0] < back[1]
+    assert all(course.out_at_end for course in courses[stays_out]["batch-400"])
+    assert max(accuracy[VGG_100_PAPER], key=accuracy[VGG_100_PAPER].__getitem__) == "batch-400"
+    mild = accuracy["cifar100-resnet50-modern"]
+    assert mild["gence"] + 5 < mild["batch-400"] < mild["anchor-0.1"] - 5
+
+
+def test_where_the_marginal_stays_an_anchor_gains_nothing(courses, accuracy) -> None:
+    name = "cifar100-vgg19-modern"
+    assert not any(course.epochs_out for course in courses[name]["gence"])
+    assert accuracy[name]["gence"] > max(accuracy[name].values()) - 0.5
+
+
+def test_an_anchored_loss_is_ahead_of_cross_entropy_except_with_resnet_under_modern(courses, accuracy) -> None:
+    mild = settings(model="resnet50", recipe="modern")
+    for setting, lines in accuracy.items():
+        ahead = lines["anchor-0.1"] - lines["ce"]
+        assert abs(ahead) < 0.5 if setting in mild else ahead > 1
+    assert all(course.out_at_end for course in runs(courses, "gence", mild))
+    assert all(accuracy[setting]["gence"] < accuracy[setting]["ce"] - 10 for setting in mild)
