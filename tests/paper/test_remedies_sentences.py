@@ -97,6 +97,19 @@ def test_repairs_afterwards_repair_what_is_left(accuracy) -> None:
     assert accuracy[VGG_100_PAPER]["offset"] < accuracy[VGG_100_PAPER]["anchor-0.1"] - 2
 
 
+def test_networks_whose_marginal_came_back_are_behind_the_anchored_of_their_seed(study) -> None:
+    cells = {one.row.name: one.cells for one in study.accuracy}
+    ahead: dict[bool, list[bool]] = {True: [], False: []}
+    for one in read_courses(Store(default_results())):
+        plain, anchored = (cells[one.setting.name][name].by_seed for name in ("gence", "anchor-0.1"))
+        for seed, course in zip(sorted(plain), one.by_column["gence"], strict=True):
+            if course.epochs_out:
+                ahead[course.out_at_end].append(plain[seed] > anchored[seed])
+    assert not any(ahead[True])
+    assert sum(ahead[False]) == 1
+    assert len(ahead[False]) >= 8
+
+
 def test_without_a_bias_the_marginal_leaves_as_often(courses) -> None:
     plain, without = (
         statistics.fmean(bool(course.epochs_out) for course in runs(courses, name, settings()))
