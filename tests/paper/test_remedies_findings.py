@@ -38,7 +38,7 @@ def test_a_part_is_compared_but_nothing_is_recommended(writer) -> None:
         "the last layer. Less accurate than plain GenCE, by 3.0 points: offset after training. Too few pairs to tell, "
         "below 8: batch 200."
     )
-    assert recommended == "Nothing is recommended before every setting has all its runs; 0 of 8 have."
+    assert recommended == "No line is named the best before every setting has all its runs; 0 of 8 have."
 
 
 def test_the_rescue_of_a_single_collapsed_seed_counts(writer) -> None:

@@ -112,7 +112,7 @@ def _recommendation(study: Study, compared: Mapping[str, Evidence]) -> str:
     choice = choose(study)
     if choice is None:
         done = len(study.complete_rows())
-        return f"Nothing is recommended before every setting has all its runs; {done} of {len(study.accuracy)} have."
+        return f"No line is named the best before every setting has all its runs; {done} of {len(study.accuracy)} have."
     ranks = mean_ranks(study.accuracy)
     level = f"; not told from it: {_titled(study, choice.level)}" if choice.level else ""
     sentence = (
