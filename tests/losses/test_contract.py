@@ -257,11 +257,12 @@ def test_loss_and_gradient_have_the_inputs_dtype(info: LossInfo, params: dict[st
         assert gradient.dtype is dtype
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.int16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.int8, torch.int16], ids=str)
 @pytest.mark.parametrize("info", ALL)
 def test_any_integer_type_names_classes(info: LossInfo, dtype: torch.dtype) -> None:
     input = inputs()
-    assert_close(info.function(input, LABELS.to(dtype)), info.function(input, LABELS))
+    for weight in (None, torch.arange(1.0, 1 + K).double()):
+        assert_close(info.function(input, LABELS.to(dtype), weight), info.function(input, LABELS, weight))
 
 
 @pytest.mark.parametrize("info", ALL)

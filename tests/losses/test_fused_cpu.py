@@ -217,3 +217,51 @@ def test_nan_reaches_every_gradient_that_it_takes_part_in():
         loss, grad = run("auto", logits, target, torch.ones(()), None, **terms)
         assert bool(loss.isnan())
         assert bool(grad.isnan().any(1).all())
+
+
+AUTOCAST_TERMS = {
+    "labels": {},
+    "anchor": {"anchor": 0.1},
+    "smoothed": {"label_smoothing": 0.1},
+    "smoothed and weighted": {"label_smoothing": 0.1, "weight": True},
+}
+
+
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("terms", AUTOCAST_TERMS.values(), ids=AUTOCAST_TERMS)
+def test_autocast_changes_no_digit_even_around_backward(terms, half):
+    logits, target = make("index", 300, 2000, torch.float32)
+    logits = logits * 10
+    terms = {**terms, "weight": torch.rand(2000) + 0.5} if "weight" in terms else terms
+    expected = run("auto", logits, target, torch.ones(()), None, **terms)
+    with torch.autocast("cpu", dtype=half):
+        found = run("auto", logits, target, torch.ones(()), None, **terms)
+    for value, right in zip(found, expected, strict=True):
+        assert torch.equal(value, right)
+
+
+@pytest.mark.parametrize("terms", [{}, {"anchor": 0.1}, {"label_smoothing": 0.1}], ids=str)
+@pytest.mark.parametrize("steepness", [1e9, 1e20])
+def test_a_steep_upstream_overflows_nowhere(terms, steepness):
+    logits = torch.zeros(300, 5)
+    logits[:, 0] = 68  # the label's probability is just above the floor of linear space
+    target = torch.ones(300, dtype=torch.long)
+    unit = run("auto", logits, target, torch.ones(()), None, reduction="sum", **terms)[1]
+    grad = run("auto", logits, target, torch.full((), steepness), None, reduction="sum", **terms)[1]
+    torch.testing.assert_close(grad / steepness, unit)
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+@pytest.mark.parametrize("mask", [-1e4, -1e6, -1e9, -1e30, torch.finfo(torch.float32).min])
+def test_classes_that_all_rows_mask_by_a_huge_number_leave_the_smoothed_loss_its_digits(backend, mask):
+    torch.manual_seed(0)
+    logits, target = torch.randn(300, 100), torch.randint(10, 100, (300,))
+    logits[:, :10] = mask
+    dense = 0.9 * torch.nn.functional.one_hot(target, 100) + 0.001
+    exact = logits.double()
+    exact[:, :10] = -1e4  # what the masked rows predict of such a class is the same for all of them
+    right = gence.gen_cross_entropy(exact, target, label_smoothing=0.1)
+    for label, terms in ((target, {"label_smoothing": 0.1}), (dense, {})):
+        value, grad = run(backend, logits, label, torch.ones(()), None, **terms)
+        torch.testing.assert_close(value.double(), right, rtol=0.01, atol=0)
+        assert bool(grad.isfinite().all())

@@ -243,6 +243,14 @@ def test_what_a_part_cannot_know_is_refused() -> None:
     with pytest.raises(RuntimeError, match="has a first derivative only"):
         torch.autograd.grad(loss, logits, create_graph=True)
 
+    def share(z: Tensor) -> Tensor:
+        return gence.gen_cross_entropy(z, target, marginal=gence.RunningMarginal(3))
+
+    (expected,) = torch.autograd.grad(share(logits), logits)
+    assert_close(torch.func.grad(share)(logits.detach()), expected)
+    with pytest.raises(RuntimeError, match="has a first derivative only"):
+        torch.func.hessian(share)(logits.detach())
+
 
 def test_shares_of_many_rows_are_added_up_exactly() -> None:
     from gence.losses.targets import class_mass, prepare_rows

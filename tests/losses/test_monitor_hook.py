@@ -110,3 +110,17 @@ def test_hook_does_not_count_the_first_of_two_passes():
     parts = [(torch.randn(5, 3), torch.arange(5) % 4) for _ in range(2)]
     two_pass_backward(model, criterion, parts)
     assert int(monitor.state_dict()["rows"]) == 10
+
+
+def test_a_call_without_rows_is_passed_over():
+    monitor, criterion = MarginalMonitor(), GenCELoss(anchor=0.1)
+    criterion.register_forward_hook(monitor.hook)
+    parts = [torch.randn(6, 3), torch.zeros(0, 3)]
+    labels = [torch.arange(6) % 3, torch.zeros(0, dtype=torch.long)]
+    two_pass_backward(nn.Identity(), criterion, [(z.requires_grad_(), y) for z, y in zip(parts, labels, strict=True)])
+    close(monitor.marginal(), parts[0].detach().double().softmax(1).mean(0))
+    network = nn.Linear(4, 3)
+    network.register_forward_hook(monitor.hook)
+    monitor.reset()
+    network(torch.zeros(0, 4))
+    assert monitor.empty

@@ -120,3 +120,38 @@ def test_another_loss_is_refused_with_what_to_do():
     batches = [(torch.randn(2, 4), torch.tensor([0, 1]))]
     with pytest.raises(TypeError, match="criterion: expected a GenCELoss, got CrossEntropyLoss"):
         gence.two_pass_backward(model, torch.nn.CrossEntropyLoss(), batches)
+
+
+class FirstSeen(nn.Module):
+    """Keeps the mean of the first batch that it sees, in a buffer that is empty or missing until then."""
+
+    def __init__(self, *, registered: bool) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+        if registered:
+            self.register_buffer("mean", None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if getattr(self, "mean", None) is None:
+            self.register_buffer("mean", x.mean(0))
+        self.mean = 0.5 * self.mean + 0.5 * x.mean(0)
+        return self.layer(x - self.mean)
+
+
+@pytest.mark.parametrize("registered", [True, False])
+def test_buffers_that_are_not_there_yet_move_once(registered: bool) -> None:
+    torch.manual_seed(0)
+    model = FirstSeen(registered=registered)
+    again = copy.deepcopy(model)
+    images, labels = torch.randn(12, 6), torch.arange(12) % 3
+    gence.two_pass_backward(model, gence.GenCELoss(), list(zip(images.split(4), labels.split(4), strict=True)))
+    logits = torch.cat([again(part) for part in images.split(4)])
+    gence.gen_cross_entropy(logits, labels).backward()
+    assert_close(model.mean, again.mean)
+    assert_close(model.layer.weight.grad, again.layer.weight.grad)
+
+
+def test_lazy_buffers_are_refused_with_what_to_do() -> None:
+    model = nn.Sequential(nn.Linear(6, 3), nn.LazyBatchNorm1d())
+    with pytest.raises(ValueError, match=r"^model: buffer 1\.running_mean is not initialised.* call the model once"):
+        gence.two_pass_backward(model, gence.GenCELoss(), [(torch.randn(4, 6), torch.arange(4) % 3)])

@@ -83,7 +83,7 @@ def supcon_loss(
     has_positive = count > 0
     row_weight = has_positive.to(z.dtype)
     if weight is not None:
-        row_weight = row_weight * weight.to(z.dtype)[torch.where(valid, target, 0)]
+        row_weight = row_weight * weight.to(z.dtype)[torch.where(valid, target, 0).long()]
     losses = torch.where(has_positive, log_all - mean_positive, 0.0) * row_weight  # (n,)
     if reduction == "none":
         result = losses

@@ -100,10 +100,13 @@ def fused_loss(
     rows = None if context is None else flatten_logits(context)
     if logits.shape[0] == 1 and rows is None and not (isinstance(anchor, Tensor) or anchor > 0):
         return None  # the plain path warns of it
+    losses: Tensor | None
     if use_triton:
         losses = _by_triton(logits, target, weight, ignore_index, reduction, label_smoothing, anchor, prior, rows)
     else:
         losses = fused_cpu.loss(logits, target, weight, ignore_index, reduction, label_smoothing, anchor, prior, rows)
+    if losses is None:
+        return None
     if reduction == "none" and losses.shape != shape:
         return losses.reshape(shape)
     return losses

@@ -12,6 +12,7 @@ from torch import Tensor
 from gence.losses.fused_labels import Labels
 
 FLOOR = 1e-30  # below it a probability, or a sum of them, has lost digits, and log space is needed
+STEEP = 2.0**24  # an upstream gradient beyond it, divided by a probability at the floor, may overflow
 BLOCK_BYTES = 2 << 20  # within a last-level cache, and large enough to drown the calls' own cost
 
 # By its overload, because only that writes into a given tensor. It works row by row and reads before it writes.
@@ -37,6 +38,12 @@ def _column_sums(p: Tensor) -> Tensor:
         return p.sum(0)
     total = p[: threads * share].view(threads, share, K).sum(1).sum(0)
     return total if threads * share == rows else total + p[threads * share :].sum(0)
+
+
+def _product(rows: Tensor, values: Tensor) -> Tensor:
+    """rows @ values (n,) in their own precision, also where autocast would have it in half."""
+    with torch.autocast("cpu", enabled=False):
+        return rows @ values
 
 
 def softmax_blocks(
@@ -65,7 +72,7 @@ def softmax_blocks(
         if problem is not None and spread is not None:
             # The largest probability is 1 / sum exp(z - max): its log completes log p without another exponential.
             minus_log_p = (z.amax(1) - p.amax(1).log_())[:, None] - z
-            weighted = minus_log_p.sum(1) if problem.weight is None else minus_log_p @ problem.weight
+            weighted = minus_log_p.sum(1) if problem.weight is None else _product(minus_log_p, problem.weight)
             spread[start:stop] = (problem.smoothing / K) * weighted
         if valid is not None:
             p.mul_(valid[start:stop, None])
@@ -156,7 +163,7 @@ def sunk_pull_blocks(
     for start in range(0, n, rows):
         stop = min(start + rows, n)
         p = probs[start:stop]
-        r = p @ c
+        r = _product(p, c)
         q = None
         if classes.numel():
             z = logits[start:stop].to(p.dtype)

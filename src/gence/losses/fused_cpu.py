@@ -19,6 +19,7 @@ from gence.losses.fused_small import is_small, small_loss
 from gence.losses.targets import Target, TwoHot, compute_dtype, loss_dtype, needs_plain_gradient
 
 _LOW = -60.0  # a little above the logarithm of the blocks' floor
+_HUGE = -1e5  # below it, sums of logarithms over the classes have lost the digits of their differences
 
 
 def loss(
@@ -31,8 +32,11 @@ def loss(
     anchor: float | Tensor,
     prior: Tensor | None,
     context: Tensor | None,
-) -> Tensor:
-    """The loss of checked rows (n, K) with class indices or two-hot targets."""
+) -> Tensor | None:
+    """The loss of checked rows (n, K) with class indices or two-hot targets; None where it takes plain operations.
+
+    That is where labels are smoothed over a class that all rows mask by a huge number.
+    """
     dtype = compute_dtype(logits)
     valid = None
     anchored = isinstance(anchor, Tensor) or anchor > 0
@@ -65,7 +69,7 @@ def loss(
 
 class _CPULoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, context: Tensor | None, problem: Labels, dtype: torch.dtype) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, context: Tensor | None, problem: Labels, dtype: torch.dtype) -> Tensor | None:
         n, K = logits.shape
         keep = ctx.needs_input_grad[0] or (context is not None and ctx.needs_input_grad[1])
         sums = logits.new_zeros(K, dtype=compute_dtype(logits))
@@ -87,6 +91,8 @@ class _CPULoss(torch.autograd.Function):
             low, beyond = blocks.sums_in_log_space(logits, context, problem.valid, sums.dtype)
         else:
             low, beyond = torch.zeros_like(sums), torch.where(needed, sums, 1.0)
+        if problem.smoothing > 0 and low.min().item() < _HUGE:
+            return None
         log_s = low + beyond.log()
 
         cost = sums.new_zeros(n) if spread is None else spread
@@ -129,6 +135,11 @@ class _CPULoss(torch.autograd.Function):
         of_row = of_row.expand(n)
         if problem.valid is not None:
             of_row = torch.where(problem.valid, of_row, 0.0)
+        steep = of_row.abs().max().item()
+        if blocks.STEEP < steep < math.inf:
+            of_row = of_row / steep
+        else:
+            steep = 1.0
         pull = problem.masses(of_row, K)
         if pi is not None:
             pull = pull - problem.anchor * (of_row * tau).sum() * pi
@@ -150,7 +161,7 @@ class _CPULoss(torch.autograd.Function):
             else:
                 grad = blocks.sunk_pull_blocks(logits, probs, c, sunk, of_row * tau, problem.valid)
                 blocks.subtract_targets(grad, problem, of_row)
-            grad = grad.to(logits.dtype)
+            grad = (grad if steep == 1.0 else grad.mul_(steep)).to(logits.dtype)
         of_context = None
         if context is not None and ctx.needs_input_grad[1]:
             probs, ctx.context_probs = ctx.context_probs, None
@@ -161,5 +172,5 @@ class _CPULoss(torch.autograd.Function):
                 of_context = blocks.sunk_pull_blocks(context, probs, c, sunk, nothing, None)
             else:
                 of_context = blocks.pull_blocks(probs, c, [])
-            of_context = of_context.to(context.dtype)
+            of_context = (of_context if steep == 1.0 else of_context.mul_(steep)).to(context.dtype)
         return grad, of_context, None, None

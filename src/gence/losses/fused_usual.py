@@ -55,6 +55,9 @@ class _UsualLoss(torch.autograd.Function):
             return _differentiable(logits, index, ctx.reduction, upstream), None, None
         of_row = upstream.item() / (len(index) if ctx.reduction == "mean" else 1)
         own, sums = ctx.own, ctx.sums
+        steep = 1.0
+        if abs(of_row) > blocks.STEEP:
+            steep, of_row = of_row, 1.0
         # Counted, not added up from each row's 1 / S, which would round n / K times. Below the floor the count is 0.
         counts = torch.bincount(index, minlength=logits.shape[1]).to(own.dtype)  # (K,)
         c = counts.mul_(of_row).div_(sums.clamp_min(blocks.FLOOR))  # (K,)
@@ -63,6 +66,7 @@ class _UsualLoss(torch.autograd.Function):
         if probs is None:
             probs = blocks.softmax_blocks(logits, [], torch.zeros_like(c), keep=True)[0]
         grad = blocks.pull_blocks(probs, c, [(index, own.reciprocal().mul_(-of_row))])
+        grad = grad if steep == 1.0 else grad.mul_(steep)
         return grad.to(logits.dtype), None, None
 
 

@@ -25,7 +25,7 @@ from gence.losses.targets import (
     prepare_rows,
     reduce_rows,
     target_mass,
-    target_sum,
+    target_ratio,
 )
 
 _warned_of_one_row = False
@@ -81,8 +81,8 @@ def gen_cross_entropy(
         ignored, "mean" is NaN, as in cross-entropy.
 
     Raises:
-        TypeError, ValueError, IndexError: naming the argument, what came and what was expected. As in PyTorch, class
-            indices on a GPU are not looked at.
+        TypeError, ValueError, IndexError: naming the argument, what came and what was expected; a batch without any row
+            is an error, unless it is a part of a larger one. As in PyTorch, class indices on a GPU are not looked at.
 
     >>> import torch, gence
     >>> logits = torch.tensor([[2.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
@@ -141,7 +141,7 @@ def plain_loss(
     log_p = rows.logits.log_softmax(1)  # (n, K)
     log_context = None if context is None else log_context_rows(context, input)  # (m, K)
     log_s = log_marginal(log_p, rows.valid, log_context)  # (K,)
-    losses = target_sum(rows, log_s) - target_sum(rows, log_p)  # (n,)
+    losses = target_ratio(rows, log_s, log_p)  # (n,)
     if anchored:
         total = rows.count() + (0 if log_context is None else log_context.shape[0])
         pi = class_prior(class_mass(rows), prior)  # (K,)

@@ -138,7 +138,7 @@ class MarginalMonitor:
 
         On a network, ``model.register_forward_hook(monitor.hook)``, it knows no labels: the monitor needs a prior,
         unless the classes are balanced. The output is a tensor, has ``logits`` (a key or an attribute), or is a tuple
-        or list that begins with them; a loss before them is passed over.
+        or list that begins with them; a loss before them is passed over. A call without any row is passed over, too.
 
         >>> import torch, gence
         >>> monitor, criterion = gence.MarginalMonitor(), gence.GenCELoss()
@@ -152,7 +152,9 @@ class MarginalMonitor:
         if not (module.training and torch.is_grad_enabled()):
             return
         if not isinstance(module, nn.CrossEntropyLoss):
-            self.update(logits_of(rest[-1]))
+            logits = logits_of(rest[-1])
+            if not _has_no_rows(logits):
+                self.update(logits)
             return
         kwargs = rest[0] if len(rest) == 2 else {}
         call = {**dict(zip(("input", "target"), args, strict=False)), **kwargs}
@@ -161,7 +163,8 @@ class MarginalMonitor:
                 f"hook: expected a loss called with input and target, saw {len(args)} positional arguments. Where they "
                 "are keywords: criterion.register_forward_hook(monitor.hook, with_kwargs=True)"
             )
-        self._update(call["input"], call["target"], module.ignore_index)  # what the loss left out, nothing trained
+        if not _has_no_rows(call["input"]):
+            self._update(call["input"], call["target"], module.ignore_index)  # what the loss left out, nothing trained
 
     @torch.no_grad()
     def reduce(self, process_group: groups.Group = "world") -> None:
@@ -278,6 +281,11 @@ class MarginalMonitor:
         self._predicted, self._labels, self._rows = predicted, state["labels"], state["rows"]
         self.history, self.warned = list(state["history"]), bool(state["warned"])
         self.warned_of_nan = bool(state.get("warned_of_nan", False))
+
+
+def _has_no_rows(logits: Any) -> bool:
+    """Whether this is the part of a rank that has run out of data, or a micro-batch without rows."""
+    return isinstance(logits, Tensor) and logits.dim() >= 2 and logits.numel() == 0 and logits.shape[1] > 0
 
 
 def _add(total: Tensor | None, part: Tensor) -> Tensor:

@@ -28,8 +28,14 @@ from gence.losses.targets import (
     mean_denominator,
     prepare_rows,
     target_mass,
-    target_sum,
+    target_ratio,
 )
+
+_ONE_DERIVATIVE = (
+    "gen_cross_entropy with marginal or process_group has a first derivative only: the rest of the batch is a constant "
+    "to this part. Call backward without create_graph, or compute the whole batch at once."
+)
+_DERIVATIVES = (torch._C._functorch.TransformType.Grad, torch._C._functorch.TransformType.Jvp)
 
 
 class Marginal(NamedTuple):
@@ -102,7 +108,7 @@ def share_of_batch(
     whole = Marginal(*(value.detach().to(log_p) for value in whole))
 
     anchored = isinstance(anchor, Tensor) or anchor > 0
-    losses = target_sum(rows, whole.log_sums) - target_sum(rows, log_p)  # (n,)
+    losses = target_ratio(rows, whole.log_sums, log_p)  # (n,)
     attraction = whole.mass  # (K,) with what weight S_k's rows are held responsible for log S_k
     if anchored:
         pi = class_prior(whole.mass, prior)
@@ -231,8 +237,13 @@ def _check_constants(target: Target, weight: Tensor | None) -> None:
 
 def _gradient_only(values: Tensor) -> Tensor:
     """Zero, with the gradient of ``values``: an exact 0, so that no digit of the loss is lost."""
-    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
-        return values - values.detach()  # neither a compiled graph nor a function transform can ask for more
+    if torch.compiler.is_compiling():
+        return values - values.detach()  # a compiled graph cannot ask for more
+    transforms = torch._C._functorch.get_interpreter_stack()
+    if transforms:
+        if sum(one.key() in _DERIVATIVES for one in transforms) > 1:
+            raise RuntimeError(_ONE_DERIVATIVE)
+        return values - values.detach()
     zero: Tensor = _FirstDerivativeOnly.apply(values)
     return zero
 
@@ -249,8 +260,5 @@ class _FirstDerivativeOnly(torch.autograd.Function):
     def backward(ctx: object, upstream: Tensor) -> Tensor:
         del ctx
         if torch.is_grad_enabled():
-            raise RuntimeError(
-                "gen_cross_entropy with marginal or process_group has a first derivative only: the rest of the batch "
-                "is a constant to this part. Call backward without create_graph, or compute the whole batch at once."
-            )
+            raise RuntimeError(_ONE_DERIVATIVE)
         return upstream

@@ -198,6 +198,17 @@ def target_sum(rows: Rows, values: Tensor, cost: Callable[[Tensor], Tensor] = _u
     return total if rows.valid is None else torch.where(rows.valid, total, 0.0)
 
 
+def target_ratio(rows: Rows, log_s: Tensor, log_p: Tensor) -> Tensor:
+    """The rows' losses before any anchor: sum_k w_k t_ik (log S_k - log p_ik), 0 where ignored -> (n,).
+
+    Where a target names many classes, the difference is taken before the sum: of a class that every row masks by a huge
+    number both logarithms are huge, and sums of them have no digits left for their difference.
+    """
+    if rows.probs is None and rows.label_smoothing == 0:
+        return target_sum(rows, log_s) - target_sum(rows, log_p)
+    return target_sum(rows, log_s - log_p)
+
+
 def target_mass(rows: Rows) -> Tensor:
     """The row's weighted label mass tau_i = sum_k w_k t_ik, 0 where ignored -> (n,)."""
     return target_sum(rows, rows.logits.new_ones(()))

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
 
 from gence.losses.generative import GenCELoss
 from gence.losses.targets import Target
@@ -104,22 +105,33 @@ def two_pass_backward(
 
 @contextmanager
 def _buffers_restored(model: nn.Module) -> Iterator[None]:
-    """Put all buffers back at the end, also those that were replaced by new tensors.
+    """Put all buffers back at the end, also those that were replaced by new tensors, or that were not there.
 
     They move in between, and that is right: a buffer that the forward pass reads takes the same course again.
     """
-    held = [
-        (module, name, buffer, buffer.clone())
-        for module in model.modules()
-        for name, buffer in module._buffers.items()
-        if buffer is not None
-    ]
+    held = []
+    for path, module in model.named_modules():
+        for name, buffer in module._buffers.items():
+            if buffer is not None and is_lazy(buffer):
+                raise ValueError(
+                    f"model: buffer {'.'.join(filter(None, (path, name)))} is not initialised, and could not be put "
+                    "back; call the model once on some inputs before"
+                )
+        held.append((module, {name: (value, _copy(value)) for name, value in module._buffers.items()}))
     try:
         yield
     finally:
-        for module, name, buffer, value in held:
-            buffer.copy_(value)
-            module._buffers[name] = buffer
+        for module, buffers in held:
+            for name in module._buffers.keys() - buffers.keys():
+                del module._buffers[name]
+            for name, (buffer, value) in buffers.items():
+                if buffer is not None and value is not None:
+                    buffer.copy_(value)
+                module._buffers[name] = buffer
+
+
+def _copy(value: Tensor | None) -> Tensor | None:
+    return None if value is None else value.clone()
 
 
 def _random_states(devices: set[torch.device]) -> dict[torch.device, Tensor]:
