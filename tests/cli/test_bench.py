@@ -27,6 +27,8 @@ def test_sizes_must_be_whole_numbers():
     result = CliRunner().invoke(create_app(), ["bench", "train", *TINY, "--sizes", "1,x"])
     assert isinstance(result.exception, ValueError)
     assert "--sizes is '1,x'" in str(result.exception)
+    result = CliRunner().invoke(create_app(), ["bench", "train", "--models", ""])
+    assert "--models is ''; expected at least one" in str(result.exception)
 
 
 def test_loss_is_timed_for_the_shapes_asked_for(tmp_path):
@@ -54,6 +56,7 @@ def test_loss_is_timed_for_the_shapes_asked_for(tmp_path):
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--shapes", "8by3"], "--shapes has '8by3'; expected ROWSxCLASSES"),
+    (["--shapes", ","], "--shapes is ','; expected at least one"),
     (["--shapes", "8x3", "--dtype", "int8"], "--dtype is 'int8'"),
 ])  # fmt: skip
 def test_shapes_and_dtypes_that_mean_nothing(arguments, message):

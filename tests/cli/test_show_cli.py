@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import os
 import struct
 import subprocess
@@ -9,13 +10,16 @@ import sys
 import termios
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from gence.cli.app import create_app
+from gence.cli.tables import print_table
 from gence.experiment.atomic import StoreError
 from gence.experiment.result import RunResult
 from gence.experiment.store import Store
 from gence.paper.results import checkout, default_results
+from gence.paper.shown import shown
 from gence.paper.table1 import table1
 from tests.experiment.small_runs import write_images
 
@@ -129,6 +133,17 @@ def test_no_number_is_cut_in_a_narrow_terminal(store: Store) -> None:
     assert "15.50 ± 0.71 (2 of 5)" in shown.decode()
     assert "16.18 ± 0.59" in shown.decode()
     assert "…" not in shown.decode()
+
+
+@pytest.mark.parametrize("name", ["remedies", "remedies_drift", "open_choices", "epoch_time"])
+def test_tables_of_every_width_have_whole_numbers_and_borders(name: str) -> None:
+    table, _ = shown(name, Store(default_results()))
+    for width in (64, 80, 140, 176, 200, 228, 312):
+        out = io.StringIO()
+        print_table(table, Console(file=out, width=width))
+        lines = out.getvalue().splitlines()
+        assert all(cell.text in out.getvalue() for row in table.rows for cell in row.cells[1:]), width
+        assert len({len(line) for line in lines if line[0] in "┃│"}) == 1, width
 
 
 def test_runs_say_which_folders_are_left_out(tmp_path, monkeypatch) -> None:

@@ -102,7 +102,17 @@ def test_several_grids_in_one_file():
         ({"base": 3}, r"base must be one table, written \[base\] with its fields below; got 3"),
         ({"base": BASE, "recipes": 3}, r"recipes must be one table, written \[recipes\]"),
         ({"base": BASE, "recipes": {"x": 3}}, r"recipes\.x must be one table, written \[recipes\.x\]"),
-        ({"base": BASE, "recipes": {"x": {"base": ["tiny"]}}}, r"recipe is \['tiny'\]"),
+        ({"base": BASE, "recipes": {"x": {"base": ["tiny"]}}}, r"recipes\.x\.base is \['tiny'\]"),
+        ({"base": BASE, "recipes": {"x": {"base": "y"}}}, r"recipes\.x\.base is 'y'; known: modern, paper, tiny, x"),
+        (
+            {"base": BASE, "recipes": {"x": {"base": "y"}, "y": {"base": "x"}}},
+            r"recipes\.x is based on itself: x on y on x",
+        ),
+        (
+            {"base": {**BASE, "loss": "ce", "subset": "50"}},
+            "subset is '50'; expected a whole number, \"all\", or a table",
+        ),
+        ({"base": BASE, "product": {"recipe": {"lr": [0.1]}}}, r'quote the whole name: "recipe\.lr" = \[\.\.\.\]'),
         ({"base": BASE, "losses": 3}, r"losses must be one table, written \[losses\]"),
         ({"base": BASE, "losses": {"x": {"name": "ce", "params": 3}}}, "the params of loss 'ce' are 3; expected a"),
         ({"base": BASE, "subsets": 3}, r"subsets must be one table, written \[subsets\]"),
@@ -114,9 +124,18 @@ def test_mistakes_are_named(document, message):
         parse_grid(document)
 
 
+def test_a_recipe_may_be_based_on_one_below_it():
+    names = {"longer": {"base": "slower", "epochs": 9}, "slower": {"base": "tiny", "lr": 0.01}}
+    (run,) = parse_grid({"base": {**BASE, "loss": "ce", "seed": 0, "recipe": "longer"}, "recipes": names})
+    assert (run.recipe.epochs, run.recipe.lr, run.recipe.batch_size) == (9, 0.01, 50)
+
+
 def test_a_file_that_is_no_grid_is_named(tmp_path):
     with pytest.raises(SpecError, match="no grid file"):
         read_grid(tmp_path / "absent.toml")
     (tmp_path / "bad.toml").write_text("[base\n")
     with pytest.raises(SpecError, match=r"bad.toml is not TOML"):
         read_grid(tmp_path / "bad.toml")
+    (tmp_path / "latin.toml").write_bytes(b'[base]\ndata = "Stra\xdfe"\n')
+    with pytest.raises(SpecError, match=r"latin.toml is not TOML, which is text in UTF-8"):
+        read_grid(tmp_path / "latin.toml")

@@ -238,6 +238,9 @@ def test_a_record_edited_by_hand_is_found_and_left_alone(tmp_path, edit, message
     merged = Store(tmp_path / "m").merge(store)
     assert (len(merged.added), len(merged.damaged)) == (len(SPECS) - 1, 1)
     assert message in merged.damaged[0]
+    into = store.merge(filled(tmp_path / "sound"))  # the other way round
+    assert (len(into.same), len(into.damaged)) == (len(SPECS) - 1, 1)
+    assert message in into.damaged[0]
     report = store.check()
     assert (report.sound, len(report.problems), report.ok) == (len(SPECS) - 1, 1, False)
     assert message in report.problems[0]

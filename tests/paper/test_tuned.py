@@ -119,6 +119,8 @@ def test_losses_that_were_not_tuned_alike_are_said_and_not_merged(writer, tmp_pa
     save_tuned(writer.store, dataclasses.replace(made, best=(by_nll,)))
     unequal = tuned(writer.store).assumptions[-1]
     assert unequal.startswith(f"NOT so for {ROW}: ce 9 trials for nll; ")
+    assert "with as many trials" in exhibit.title
+    assert "with as many trials" not in shown("tuned", writer.store)[0].markdown()
 
 
 def test_files_of_older_versions_are_read(writer) -> None:
@@ -176,6 +178,12 @@ def test_detection_by_tuned_networks_has_a_line_a_set_and_score(writer) -> None:
     writer.store.write(spec, RunResult(metrics={"accuracy": 0.5, "ood/svhn/auroc_entropy": 0.75}))
     table, _ = shown("tuned_ood", writer.store, seeds=1)
     assert table.rows[2].cells[3].text == "75.00"
+
+
+def test_what_is_tuned_without_ood_sets_is_not_called_untuned(writer) -> None:
+    assert "Nothing is tuned yet" in shown("tuned_ood", writer.store)[1][0]
+    report(writer.store)
+    assert shown("tuned_ood", writer.store)[1] == ["Nothing that was tuned is judged on OOD sets."]
 
 
 @pytest.mark.parametrize(

@@ -54,8 +54,9 @@ def register(app: typer.Typer) -> None:
         from gence.experiment.recipe import named_recipe
 
         check_out("--out", out)
+        named = _some_names("--models", models)
         record = bench_train(
-            read_names(models),
+            named,
             data=data,
             n=n,
             cohort_sizes=_whole_numbers("--sizes", sizes),
@@ -77,7 +78,7 @@ def register(app: typer.Typer) -> None:
             "runs_per_hour_ratio": "times",
         }
         _print(record, f"Milliseconds a step and run, {data}, n = {n}", columns)
-        for name in read_names(models):
+        for name in named:
             rows = [row for row in record["rows"] if row["model"] == name and row["way"].startswith("cohort")]
             best = min(rows, key=lambda row: float(row["ms_per_step_and_run"]))
             typer.echo(
@@ -122,12 +123,19 @@ def _shapes(text: str, dtype: str) -> list[Shape]:
     if dtype not in dtypes:
         raise ValueError(f"--dtype is {dtype!r}; expected one of {', '.join(dtypes)}")
     found = []
-    for name in read_names(text):
+    for name in _some_names("--shapes", text):
         rows, _, classes = name.partition("x")
         if not (rows.isdecimal() and classes.isdecimal() and int(rows) and int(classes)):
             raise ValueError(f"--shapes has {name!r}; expected ROWSxCLASSES, such as 4096x1000")
         found.append(Shape(int(rows), int(classes), dtypes[dtype]))
     return found
+
+
+def _some_names(option: str, text: str) -> tuple[str, ...]:
+    names = read_names(text)
+    if not names:
+        raise ValueError(f"{option} is {text!r}; expected at least one, several separated by commas")
+    return names
 
 
 def _whole_numbers(option: str, text: str) -> tuple[int, ...]:

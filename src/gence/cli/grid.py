@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gence.cli.errors import exit_if_interrupted
-from gence.cli.settings import print_left_out, refuse_options
+from gence.cli.settings import print_left_out, read_names, refuse_options
+from gence.cli.tables import table_console
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from gence.experiment.spec import RunSpec
     from gence.experiment.store import Store
 
@@ -78,7 +76,7 @@ def register(app: typer.Typer) -> None:
             _time_epochs(names, place, device, compile, dry_run)
             return
         specs = grid_specs(
-            names, place, rows=split_words(rows), losses=split_words(losses), seeds=seeds, recipe=recipe
+            names, place, rows=read_names(rows), losses=read_names(losses), seeds=seeds, recipe=recipe
         )  # fmt: skip
         if dry_run:
             _list(specs, place)
@@ -140,7 +138,7 @@ def register(app: typer.Typer) -> None:
         from gence.report.arguments import split_losses
 
         place = store_at(store)
-        specs = grid_specs(names, place, rows=split_words(rows), recipe=recipe)
+        specs = grid_specs(names, place, rows=read_names(rows), recipe=recipe)
         bases = cells_to_tune(specs)
         asked = split_losses(losses) or losses_to_tune(names, specs)
         check_time_limit(time_limit)
@@ -194,18 +192,6 @@ def store_at(path: Path | None, *, must_exist: bool = False) -> Store:
     for sentence in found.strange_lines():
         typer.echo(f"Warning: {sentence}; its run counts as missing", err=True)
     return found
-
-
-def table_console() -> Console:
-    """Return the console for tables: the terminal, or, to a file, one so wide that hardly anything is broken."""
-    from rich.console import Console
-
-    return Console() if sys.stdout.isatty() else Console(width=200)
-
-
-def split_words(text: str) -> tuple[str, ...]:
-    """Return the words of a list that is separated by commas."""
-    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def _run_options(engine: str, workers: int | None, cohort_size: str, device: str, compile: bool) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from gence.cli import compare
-from gence.cli.grid import split_words, store_at, table_console
-from gence.cli.settings import refuse_options
+from gence.cli.grid import store_at
+from gence.cli.settings import read_names, refuse_options
+from gence.cli.tables import print_table, table_console
 
 _FORMATS = ("text", "markdown", "latex", "csv")
 # Tables that are the same whatever these options say.
@@ -49,8 +50,6 @@ def register(app: typer.Typer) -> None:
 
         gence show gence-report/store
         """
-        from rich.console import Console
-
         from gence.experiment.fields import check_choice
         from gence.paper.shown import SHOWN, shown
 
@@ -64,14 +63,10 @@ def register(app: typer.Typer) -> None:
         refuse_options(name, "its table has no such choice", fixed)
         check_choice("--format", format, _FORMATS)
         place = store_at(store, must_exist=store is not None)
-        table, notes = shown(name, place, rows=split_words(rows), seeds=seeds, recipe=recipe)
+        table, notes = shown(name, place, rows=read_names(rows), seeds=seeds, recipe=recipe)
         if format == "text":
             console = table_console()
-            width = Console(width=10_000).measure(table.rich())
-            # Lines that the terminal breaks can be put right with a wider one; a number that is cut is lost. At its
-            # very least width rich does cut.
-            fits = 1.1 * width.minimum <= console.width
-            (console if fits else Console(width=max(console.width, width.maximum))).print(table.rich())
+            print_table(table, console)
             for note in notes:
                 console.print(note, highlight=False)
         else:

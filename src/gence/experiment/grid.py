@@ -93,6 +93,8 @@ def read_grid(path: str | os.PathLike[str]) -> list[RunSpec]:
         document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise SpecError(f"there is no grid file {os.fspath(path)!r}") from error
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{os.fspath(path)} is not TOML, which is text in UTF-8: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise SpecError(f"{os.fspath(path)} is not TOML: {error}") from error
     try:
@@ -154,14 +156,8 @@ class _OwnNames:
         _check_free("recipe", given["recipes"], RECIPES)
         _check_free("subset", given["subsets"], ("all",))
         _check_free("loss", (name.partition("(")[0].strip() for name in given["losses"]), LOSSES)
-        recipes: dict[str, Recipe] = {}
-        for name in given["recipes"]:
-            table = _table(f"recipes.{name}", given["recipes"][name])
-            base = recipes.get(str(table.get("base", "")))
-            changes = {field: value for field, value in table.items() if field != "base"}
-            recipes[name] = Recipe.from_dict(table) if base is None else base.replace(**changes)
         return cls(
-            recipes=recipes,
+            recipes={name: _own_recipe(name, given["recipes"]) for name in given["recipes"]},
             subsets={name: Subset.from_value(value) for name, value in given["subsets"].items()},
             losses={name: LossSpec.from_value(value) for name, value in given["losses"].items()},
         )
@@ -178,14 +174,38 @@ class _OwnNames:
         if name == "loss" and isinstance(value, str):
             return self.losses.get(value, value)
         if name == "subset" and isinstance(value, str) and value != "all":
+            if not self.subsets:
+                raise SpecError(
+                    f'subset is {value!r}; expected a whole number, "all", or a table such as {{ n = 2000 }}'
+                )
             check_choice("subset", value, self.subsets)
             return self.subsets[value]
         return value
 
 
+def _own_recipe(name: str, tables: Mapping[str, Any], above: tuple[str, ...] = ()) -> Recipe:
+    """Return a recipe of the file's own, which may be based on another one of them, wherever that stands."""
+    if name in above:
+        raise SpecError(f"recipes.{name} is based on itself: {' on '.join((*above, name))}")
+    table = _table(f"recipes.{name}", tables[name])
+    base = table.get("base")
+    if isinstance(base, str) and base in tables:
+        changes = {field: value for field, value in table.items() if field != "base"}
+        return _own_recipe(base, tables, (*above, name)).replace(**changes)
+    if base is not None:
+        check_choice(f"recipes.{name}.base", base, (*RECIPES, *tables))
+    return Recipe.from_dict(table)
+
+
 def _axis(name: str, values: Any) -> list[Any]:
     """Return the values of one axis of a product."""
-    if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
+    if isinstance(values, Mapping):
+        inside = next(iter(values), "lr")
+        raise SpecError(
+            f"product.{name} is a table, got {dict(values)!r}; to vary what is inside, quote the whole name: "
+            f'"{name}.{inside}" = [...]'
+        )
+    if isinstance(values, str) or not isinstance(values, Iterable):
         raise SpecError(f"product.{name} must be a list of values, got {values!r}; a single value belongs in base")
     listed = list(values)
     if not listed:

@@ -165,14 +165,16 @@ class Store:
             try:
                 theirs = other.line(key)
                 outcome, created = records.outcome_of(theirs, other._where(key))
+                # One of ours that is damaged stays as it is: what is left of a record is never replaced.
+                own = records.outcome_of(self.line(key), self._where(key)) if key in mine else None
             except StoreError as error:
                 damaged.append(str(error))
                 continue
-            if key not in mine:
+            if own is None:
                 self._take(key, theirs, other)
                 added.append(key)
                 continue
-            own_outcome, own_created = records.outcome_of(self.line(key), self._where(key))
+            own_outcome, own_created = own
             if outcome == own_outcome:
                 if other._predictions.exist(key) and not self._predictions.exist(key):
                     self._take_predictions(key, theirs, other)

@@ -21,6 +21,8 @@ from gence.paper.tuned import METRICS as TUNED
 from gence.paper.tuned import tuned
 from gence.report.tables import Table
 
+_NOT_TUNED = "Nothing is tuned yet: gence tune table1 --rows ..."
+
 SHOWN = (*EXHIBITS, "epoch_time", *TUNED, *REMEDIES, "remedies_course", "open_choices", "costs")
 """Everything that has a table."""
 
@@ -61,7 +63,8 @@ def shown(
     if name in TUNED:
         exhibit = tuned(store, under, TUNED[name])
         if not exhibit.rows:
-            return exhibit_table(exhibit, [], seeds), ["Nothing is tuned yet: gence tune table1 --rows ..."]
+            nothing = "Nothing that was tuned is judged on OOD sets." if tuned(store, under).rows else _NOT_TUNED
+            return exhibit_table(exhibit, [], seeds), [nothing]
     else:
         exhibit = load_exhibit(name, under)
     measured = measure(exhibit, store, rows=rows, seeds=seeds)

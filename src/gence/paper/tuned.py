@@ -166,7 +166,7 @@ def tuned(store: Store, recipe: Recipe | None = None, metric: str = "accuracy") 
     ]
     return Exhibit(
         name="tuned",
-        title="Every loss tuned, with as many trials as any other",
+        title=f"Every loss tuned, {'NOT all alike' if _unequal(found) else 'with as many trials as any other'}",
         where="not in the paper",
         unit=_UNITS[metric],
         label_names=("Data", "N", "Network", *(("OOD", "Score") if metric == "auroc" else ())),

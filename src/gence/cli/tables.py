@@ -1,0 +1,44 @@
+"""Tables in a terminal: every number whole, whatever the terminal's width."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from gence.report.tables import Table
+
+_WIDE = 10_000
+_FILE_WIDTH = 200
+
+
+def table_console() -> Console:
+    """Return the console for tables: the terminal, or, to a file, one so wide that hardly anything is broken."""
+    from rich.console import Console
+
+    return Console() if sys.stdout.isatty() else Console(width=_FILE_WIDTH)
+
+
+def print_table(table: Table, console: Console | None = None) -> None:
+    """Print a table, over the console's width where that would cut it.
+
+    Lines that the terminal breaks can be put right with a wider one; a number that is cut is lost.
+    """
+    from rich.console import Console
+
+    console = console or table_console()
+    if not _fits(table, console.width):
+        widest = Console(width=_WIDE).measure(table.rich()).maximum
+        console = Console(file=console.file, width=max(console.width, widest))
+    console.print(table.rich())
+
+
+def _fits(table: Table, width: int) -> bool:
+    """Whether rich finds widths for the columns whose sum is the table's: it takes no less than a column's least."""
+    from rich.console import Console
+
+    wide, shown = Console(width=_WIDE), table.rich()
+    shown.width = width
+    return all(sum(segment.cell_length for segment in line) <= width for line in wide.render_lines(shown, pad=False))
