@@ -251,7 +251,9 @@ def test_photographs_stand_upright(tmp_path: Path) -> None:
     assert load_images(root).images[0, 0, 3].tolist() == [0] * 7 + [255]
 
 
-@pytest.mark.parametrize("module", ["images", "inspection", "known", "left_out", "source_names", "sources", "subsets"])
+@pytest.mark.parametrize(
+    "module", ["copies", "images", "inspection", "known", "left_out", "source_names", "sources", "subsets"]
+)
 def test_examples_in_the_documentation(module: str) -> None:
     outcome = doctest.testmod(importlib.import_module(f"gence.data.{module}"))
     assert outcome.attempted > 0

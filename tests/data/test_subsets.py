@@ -92,7 +92,7 @@ def test_long_tail() -> None:
         (lambda: balanced_subset(LABELS, 5, 0, 10), "such as 10"),
         (lambda: balanced_subset(LABELS, 0, 0, 10), "such as 10"),
         (lambda: balanced_subset(LABELS, 610, 0, 10), "class 0 has 60 images, but n = 610 .*; the most is n = 600"),
-        (lambda: balanced_subset(LABELS, 11, 0, 11), "class 10 of 11 has no images"),
+        (lambda: balanced_subset(LABELS, 11, 0, 11), "class 10 has no images, but each of the 11"),
         (lambda: balanced_subset(LABELS, 5, 0, 5), "expected 0 to 4"),
         (lambda: balanced_subset(LABELS, 10, -1, 10), "seed = -1"),
         (lambda: balanced_subset(LABELS.float(), 10, 0), "must be int64"),
@@ -108,3 +108,34 @@ def test_long_tail() -> None:
 def test_errors(call, message: str) -> None:
     with pytest.raises(DataError, match=message):
         call()
+
+
+PETS = ["cat", "dog", "newt"]
+FEW = torch.tensor([0] * 5 + [1] * 4 + [2])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda names: balanced_subset(FEW, 100, 0, classes=names), "class {} has 1 image, but n = 100 asks for more"),
+        (lambda names: holdout(FEW, 0.5, 0, classes=names), "class {} has 1 image, but a split needs one on each side"),
+        (lambda names: long_tail_subset(FEW, 2, 0, classes=names), "class {} has 1 image, but 2 are asked for"),
+        (lambda names: holdout(FEW[:9], 0.5, 0, 3, classes=names), "class {} has no images, but each of the 3 classes"),
+    ],
+)
+def test_messages_name_the_class_where_its_name_is_known(call, message: str) -> None:
+    for names, shown in ((PETS, "'newt'"), (None, "2")):
+        with pytest.raises(DataError) as raised:
+            call(names)
+        assert str(raised.value).startswith(message.format(shown))
+
+
+def test_names_change_no_draw_and_must_fit() -> None:
+    for named, plain in (
+        (balanced_subset(FEW, 3, 0, classes=PETS), balanced_subset(FEW, 3, 0)),
+        (long_tail_subset(FEW, 5, 0, classes=PETS), long_tail_subset(FEW, 5, 0)),
+        (holdout(FEW[:9], 0.5, 0, classes=PETS[:2])[1], holdout(FEW[:9], 0.5, 0)[1]),
+    ):
+        assert torch.equal(named, plain)
+    with pytest.raises(DataError, match="classes has 2 names, but there are 3 classes"):
+        balanced_subset(FEW, 3, 0, classes=PETS[:2])

@@ -20,9 +20,9 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, NoReturn
 
-from gence.data.containers import DAMAGED, Container
+from gence.data.containers import DAMAGED, Container, cannot_be_read, is_ignored
 from gence.data.images import DataError
 
 ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
@@ -43,14 +43,16 @@ def archive_stem(path: Path) -> str:
 
 
 def walk_folder(path: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
-    """Folder by folder: the folder, its subfolders and its files, sorted; hidden folders are left out.
+    """Folder by folder: the folder, its subfolders and its files, sorted.
 
+    What `is_ignored` names is left out unseen: an editor's hidden lock is a link to nowhere, and no reason to stop.
     Links are followed, as people link class folders together. A folder that is reached twice would give its images
-    twice, or go round for ever, so it is an error.
+    twice, or go round for ever, so it is an error. So is a folder that cannot be listed: its images would be missing
+    without a word.
     """
     seen = {os.path.realpath(path)}
-    for root, folders, names in os.walk(path, followlinks=True):
-        folders[:] = sorted(folder for folder in folders if not folder.startswith("."))
+    for root, folders, names in os.walk(path, followlinks=True, onerror=_refuse_folder):
+        folders[:] = sorted(folder for folder in folders if not is_ignored(f"{folder}/"))
         for folder in folders:
             target = os.path.realpath(Path(root, folder))
             if target in seen:
@@ -58,7 +60,11 @@ def walk_folder(path: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
                     f"{Path(root, folder)} links to {target}, which is part of {path} already; remove the link"
                 )
             seen.add(target)
-        yield Path(root), list(folders), sorted(names)
+        yield Path(root), list(folders), sorted(name for name in names if not is_ignored(name))
+
+
+def _refuse_folder(error: OSError) -> NoReturn:
+    raise cannot_be_read(f"the folder {error.filename}", error) from error
 
 
 class _Folder(Container):
@@ -72,7 +78,10 @@ class _Folder(Container):
                 self._add((relative / name).as_posix(), (root / name).stat().st_size, False)
 
     def _bytes(self, name: str) -> bytes:
-        return (self.path / name).read_bytes()
+        try:
+            return (self.path / name).read_bytes()
+        except OSError as error:
+            raise cannot_be_read(self.where(name), error) from error
 
     def where(self, name: str) -> str:
         return str(self.path / name)
@@ -173,6 +182,8 @@ def open_container(path: Path) -> Iterator[Container]:
         raise
     except FileNotFoundError as error:
         raise DataError(f"{error.filename} does not exist") from error
+    except PermissionError as error:
+        raise cannot_be_read(str(error.filename or path), error) from error
     except DAMAGED as error:
         raise DataError(f"{path} cannot be read: {error}; if it is damaged, get it again") from error
     try:

@@ -86,6 +86,17 @@ class Container(ABC):
             self._sums.update({prefix + name: digest for name, digest in listed.items()})
 
 
+def cannot_be_read(what: str, error: OSError) -> DataError:
+    """What to raise where the operating system refuses: the file may be sound, so nobody is sent to get it again."""
+    if isinstance(error, PermissionError):
+        way_out = "give yourself permission to read it, or move it out of the data"
+    elif isinstance(error, FileNotFoundError):
+        way_out = "if it is a link to a file that is gone, restore the file or remove the link"
+    else:
+        way_out = "check the disk or the network drive that it lies on"
+    return DataError(f"{what} cannot be read: {error.strerror or error}; {way_out}")
+
+
 def checked_name(name: str, path: Path) -> str:
     """A member's name without "." parts; refused if it could point outside the folder it is unpacked to."""
     if "\0" in name or "\\" in name or name.startswith("/") or re.match(r"[A-Za-z]:", name) or ".." in name.split("/"):

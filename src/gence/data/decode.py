@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gence.data.copies import pixels_digest
 from gence.data.images import DataError
 
 if TYPE_CHECKING:
@@ -28,8 +29,17 @@ _COLOUR_MODES = ("P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr")
 _ORIENTATION, _ON_ITS_SIDE = 0x0112, (5, 6, 7, 8)  # the EXIF field, and its values that swap width and height
 
 
-def decode_image(data: bytes, where: str, image_size: int | None) -> np.ndarray:
-    """One image file: uint8, (H, W) if it is gray, else (H, W, 3)."""
+def decode_image(
+    data: bytes, where: str, image_size: int | None, digests: MutableMapping[str, bytes] | None = None
+) -> np.ndarray:
+    """One image file: uint8, (H, W) if it is gray, else (H, W, 3).
+
+    Args:
+        data: the file's bytes.
+        where: how messages call the file.
+        image_size: height and width to bring it to; None to leave it as it is.
+        digests: gets, under `where`, the digest of the pixels before their size is changed.
+    """
     from PIL import Image, ImageOps
 
     try:
@@ -39,7 +49,10 @@ def decode_image(data: bytes, where: str, image_size: int | None) -> np.ndarray:
             if image.mode not in _GRAY_MODES + _COLOUR_MODES:
                 raise DataError(f"{where} has pixels of type {image.mode!r}; only 8-bit images can be read; convert it")
             image.load()
-            return fit(_gray_or_rgb(ImageOps.exif_transpose(image)), image_size)
+            upright = _gray_or_rgb(ImageOps.exif_transpose(image))
+            if digests is not None:
+                digests[where] = pixels_digest(np.asarray(upright))
+            return fit(upright, image_size)
     except DataError:
         raise
     except Exception as error:

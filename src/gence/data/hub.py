@@ -51,6 +51,11 @@ def read_hub(identifier: str, wanted: tuple[str, ...], options: ReadOptions) -> 
     return splits
 
 
+def row_names(part_name: str, count: int) -> list[str]:
+    """How messages call the images of a part."""
+    return [f"hf:{part_name} row {i}" for i in range(count)]
+
+
 def _decode(part: Any, repository: str, split: str, label: str, options: ReadOptions) -> dict[str, ImageSet]:
     import datasets
 
@@ -58,7 +63,7 @@ def _decode(part: Any, repository: str, split: str, label: str, options: ReadOpt
     image_column = _column(part, name, datasets.Image, "")
     label_column = _column(part, name, datasets.ClassLabel, label)
     raw = part.cast_column(image_column, datasets.Image(decode=False))
-    positions = {f"hf:{name} row {i}": i for i in range(len(raw))}
+    positions = {row: i for i, row in enumerate(row_names(name, len(raw)))}
 
     def decode(row: str) -> np.ndarray:
         stored = raw[positions[row]][image_column]
@@ -67,7 +72,7 @@ def _decode(part: Any, repository: str, split: str, label: str, options: ReadOpt
         data = stored["bytes"]
         if data is None:
             data = Path(stored["path"]).read_bytes()
-        return decode_image(data, row, options.image_size)
+        return decode_image(data, row, options.image_size, options.digests)
 
     pixels = decode_all(list(positions), decode, source=name, progress=name if options.progress else None)
     labels = np.asarray(part.with_format("numpy")[label_column][:], dtype=np.int64)

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gence.data.archives import archive_stem, open_container
-from gence.data.containers import is_ignored
+from gence.data.containers import Container, is_ignored
+from gence.data.copies import Fingerprints, contradiction_notes, leak_notes
 from gence.data.decode import size_of
+from gence.data.hub import row_names
 from gence.data.images import DataError, ImageSet
-from gence.data.layout import IMAGE_SUFFIXES, WHOLE, check_same_classes, find_splits
+from gence.data.layout import IMAGE_SUFFIXES, WHOLE, SplitLayout, find_splits, misnamed_part, missing_classes
 from gence.data.left_out import left_out_notes
-from gence.data.sources import ReadOptions, container_paths, decode_split, load
-from gence.data.split_off import split_off_test
+from gence.data.source_names import HUB_PREFIX
+from gence.data.sources import ReadOptions, container_paths, decode_split, read_parts, to_splits
+from gence.data.split_off import split_off_index, split_problems
 
-_CHECKED_SIDE = 64  # the largest side to which images of different sizes are brought for the check
+_CHECKED_SIDE = 64  # the largest side to which images of different sizes are brought for the report
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,17 @@ class CheckReport:
         return not self.problems
 
 
+@dataclass
+class _Findings:
+    """What is known so far."""
+
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    parts: dict[str, ImageSet] = field(default_factory=dict)
+    class_folders: dict[str, list[str]] = field(default_factory=dict)  # of each part, those without images included
+    compared: dict[str, Fingerprints] = field(default_factory=dict)
+
+
 def check(
     source: str | Path,
     *,
@@ -72,44 +85,51 @@ def check(
     options = ReadOptions(
         image_size=image_size,
         data_dir=None if data_dir is None else Path(data_dir).expanduser(),
+        cache_dir=None if cache_dir is None else Path(cache_dir).expanduser(),
         cache=False,
         progress=progress,
     )
-    problems: list[str] = []
-    notes = left_out_notes(source, data_dir)
-    parts: dict[str, ImageSet] = {}
-    files: dict[str, Sequence[str]] = {}
+    findings = _Findings(notes=left_out_notes(source, data_dir))
     try:
         paths = container_paths(source, options.data_dir)
         if paths:
-            sizes = Counter() if image_size else _sizes(paths.values())
-            if len(sizes) > 1:
-                side = min(_CHECKED_SIDE, *(min(size) for size in sizes))
-                options = dataclasses.replace(options, image_size=side)
-                notes.append(_sizes_note(source, sizes, side))
-            for split, path in paths.items():
-                parts |= _read_all(path, split, options, problems, notes, files)
-            _compare_parts(parts, str(source), problems, notes)
+            _read_containers(paths, source, options, findings)
         else:
-            splits = load(source, image_size=image_size, cache_dir=cache_dir, cache=False, progress=progress)
-            parts = {"train": splits.train, "test": splits.test}
-        if not problems and parts:
-            notes.extend(_duplicates(parts, files, source))
+            _read_elsewhere(source, options, findings)
+        _look_for_copies(findings)
     except DataError as error:
-        problems.append(str(error))
+        findings.problems.append(str(error))
     reports = tuple(
         PartReport(p.name, len(p), p.image_shape, p.classes, tuple(p.counts().tolist()), p.checksum)
-        for p in parts.values()
+        for p in findings.parts.values()
     )
-    return CheckReport(str(source), reports, tuple(problems), tuple(notes))
+    return CheckReport(str(source), reports, tuple(findings.problems), tuple(findings.notes))
+
+
+def _read_containers(paths: Mapping[str, Path], source: str | Path, options: ReadOptions, findings: _Findings) -> None:
+    """Folders and archives: everything in them is looked at, whatever is wrong with the rest."""
+    sizes = Counter() if options.image_size else _sizes(paths.values())
+    if len(sizes) > 1:
+        side = min(_CHECKED_SIDE, *(min(size) for size in sizes))
+        options = dataclasses.replace(options, image_size=side)
+        findings.notes.append(_sizes_note(source, sizes, side))
+    for split, path in paths.items():
+        try:
+            with open_container(path) as container:
+                _read_container(container, split, options, findings)
+        except DataError as error:
+            findings.problems.append(str(error))
+    _compare_classes(paths, source, findings)
+    if WHOLE in findings.parts:
+        findings.problems.extend(split_problems(findings.parts[WHOLE], source))
 
 
 def _sizes(paths: Iterable[Path]) -> Counter[tuple[int, int]]:
-    """How many images there are of each width and height; a file that is no image has none, and is reported later."""
+    """How many images there are of each width and height; what has none, or cannot be read, is reported later."""
     found: Counter[tuple[int, int]] = Counter()
     for path in paths:
-        with open_container(path) as container:
-            for layout in find_splits(container).values():
+        with contextlib.suppress(DataError), open_container(path) as container:
+            for layout in find_splits(container, problems=[]).values():
                 for name in layout.files:
                     with contextlib.suppress(DataError):
                         found[size_of(container.read(name), container.where(name))] += 1
@@ -121,82 +141,72 @@ def _sizes_note(source: str | Path, sizes: Counter[tuple[int, int]], side: int) 
     return (
         f"{source}: images of {len(sizes)} sizes (most often {width} x {height} pixels, {count} of {sizes.total()}); "
         "choose one for all with --image-size, or gence compare and gence train choose one; "
-        f"they were checked at {side} x {side}"
+        f"they are reported here at {side} x {side}"
     )
 
 
-def _read_all(
-    path: Path,
-    split: str,
-    options: ReadOptions,
-    problems: list[str],
-    notes: list[str],
-    files: dict[str, Sequence[str]],
-) -> dict[str, ImageSet]:
-    parts = {}
-    title = archive_stem(path.resolve())
-    with open_container(path) as container:
-        layouts = find_splits(container)
-        used = sum(len(layout.files) for layout in layouts.values())
-        images = sum(not is_ignored(name) and name.lower().endswith(IMAGE_SUFFIXES) for name in container.files)
-        if images > used:
-            notes.append(f"{path}: {images - used} images belong to a validation part and are left out")
-        for inner, layout in layouts.items():
-            try:
-                part = decode_split(container, layout, f"{title}/{inner}", options, problems)
-            except DataError as error:
-                problems.append(str(error))
-            else:
-                part_name = split if split != WHOLE else inner
-                parts[part_name] = part
-                files[part_name] = [container.where(file) for file in layout.files]
-    return parts
-
-
-def _compare_parts(parts: dict[str, ImageSet], source: str, problems: list[str], notes: list[str]) -> None:
-    if {"train", "test"} <= parts.keys():
+def _read_container(container: Container, split: str, options: ReadOptions, findings: _Findings) -> None:
+    before = len(findings.problems)
+    layouts = find_splits(container, problems=findings.problems)
+    if split != WHOLE and layouts and WHOLE not in layouts:
+        raise DataError(misnamed_part(container.path, split))
+    if len(findings.problems) == before:  # else images are left out for other reasons, too
+        findings.notes.extend(_validation_notes(container, layouts))
+    title = archive_stem(container.path.resolve())
+    for inner, layout in layouts.items():
+        part_name = split if split != WHOLE else inner
+        findings.class_folders[part_name] = [*layout.classes, *layout.empty]
+        digests: dict[str, bytes] = {}
+        options = dataclasses.replace(options, digests=digests)
         try:
-            check_same_classes(parts["train"].classes, parts["test"].classes, source)
+            part = decode_split(container, layout, f"{title}/{inner}", options, findings.problems)
         except DataError as error:
-            problems.append(str(error))
-    elif parts.keys() & {"train", "test"}:
-        notes.append(f"{source} has only a {next(iter(parts))} part: load_images can read it, load cannot")
+            findings.problems.append(str(error))
+        else:
+            findings.parts[part_name] = part
+            places = [container.where(file) for file in layout.files]
+            findings.compared[part_name] = Fingerprints.of_files(part, places, digests)
 
 
-def _duplicates(parts: Mapping[str, ImageSet], files: Mapping[str, Sequence[str]], source: str | Path) -> list[str]:
-    """Images that occur twice where they should not: in training and test, or under two labels."""
-    train, test, of_which = parts.get("train"), parts.get("test"), ""
-    if WHOLE in parts:
-        train, test = split_off_test(parts[WHOLE], source)
-        of_which = " that are split off"
-    notes = []
-    if train is not None and test is not None:
-        known = set(_digests(train))
-        count = sum(digest in known for digest in _digests(test))
-        if count:
-            notes.append(
-                f"{count} of {len(test)} test images{of_which} are also in the training part, pixel by pixel: "
-                "they make every score too good"
-            )
-    return notes + _contradictions(parts, files)
+def _validation_notes(container: Container, layouts: Mapping[str, SplitLayout]) -> list[str]:
+    used = sum(len(layout.files) for layout in layouts.values())
+    images = sum(not is_ignored(name) and name.lower().endswith(IMAGE_SUFFIXES) for name in container.files)
+    if images == used:
+        return []
+    return [f"{container.path}: {images - used} images belong to a validation part and are left out"]
 
 
-def _contradictions(parts: Mapping[str, ImageSet], files: Mapping[str, Sequence[str]]) -> list[str]:
-    """Equal pixels under different labels: at least one of the labels is wrong."""
-    seen: dict[bytes, tuple[str, str]] = {}  # digest -> class and file of the first image
-    count, example = 0, ""
-    for name, part in parts.items():
-        places = files.get(name) or [f"{part.name} image {i}" for i in range(len(part))]
-        for digest, label, place in zip(_digests(part), part.labels.tolist(), places, strict=True):
-            known, first = seen.setdefault(digest, (part.classes[label], place))
-            if known != part.classes[label]:
-                count += 1
-                example = example or f"{first} ({known}) and {place} ({part.classes[label]})"
-    have = "image has" if count == 1 else "images have"
-    return [f"{count} {have} the pixels of an image with another label, such as {example}"] if count else []
+def _compare_classes(paths: Mapping[str, Path], source: str | Path, findings: _Findings) -> None:
+    found = findings.class_folders
+    if {"train", "test"} <= found.keys():
+        findings.problems.extend(missing_classes(found["train"], found["test"], str(source)))
+    elif WHOLE not in paths and len(paths) == 1:
+        findings.notes.append(f"{source} has only a {next(iter(paths))} part: load_images can read it, load cannot")
 
 
-def _digests(part: ImageSet) -> list[bytes]:
-    # The shape enters: a row and a column of the same bytes are not the same image.
-    shape = str(part.image_shape).encode()
-    return [hashlib.sha256(shape + image.tobytes()).digest() for image in part.images.numpy()]
+def _read_elsewhere(source: str | Path, options: ReadOptions, findings: _Findings) -> None:
+    """A bundled or downloaded data set, or one of the hub, read as `load` reads it: its first error is the only one."""
+    digests: dict[str, bytes] = {}
+    parts = read_parts(source, ("train", "test"), dataclasses.replace(options, digests=digests))
+    splits = to_splits(parts, source)
+    findings.parts = {"train": splits.train, "test": splits.test}
+    if str(source).startswith(HUB_PREFIX):
+        findings.compared = {
+            name: Fingerprints.of_files(part, row_names(part.name, len(part)), digests) for name, part in parts.items()
+        }
+        return
+    if options.image_size is not None:  # resized, images that differ can become equal
+        parts = read_parts(source, ("train", "test"), dataclasses.replace(options, image_size=None))
+    findings.compared = {name: Fingerprints.of_pixels(part) for name, part in parts.items()}
+
+
+def _look_for_copies(findings: _Findings) -> None:
+    compared = findings.compared
+    if WHOLE in compared:
+        if not findings.problems:  # whoever mends them changes which images are split off
+            whole = compared[WHOLE]
+            train, test = split_off_index(whole.labels, whole.classes)
+            findings.notes.extend(leak_notes(whole.digests_at(train), whole.digests_at(test), " that are split off"))
+    elif {"train", "test"} <= compared.keys():
+        findings.notes.extend(leak_notes(compared["train"].digests, compared["test"].digests))
+    findings.notes.extend(contradiction_notes(compared.values()))

@@ -15,7 +15,7 @@ A name goes before a path: write `./digits` for a folder that is called digits.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,11 @@ import torch
 
 from gence.data import cache as image_cache
 from gence.data.archives import ARCHIVE_SUFFIXES, archive_stem, is_archive, open_container
-from gence.data.containers import Container
+from gence.data.containers import Container, cannot_be_read
 from gence.data.decode import decode_all, decode_image, fit_arrays
 from gence.data.images import DataError, DataSplits, ImageSet
 from gence.data.known import KNOWN, SourceInfo
-from gence.data.layout import WHOLE, SplitLayout, check_same_classes, find_splits
+from gence.data.layout import WHOLE, SplitLayout, check_same_classes, find_splits, misnamed_part
 from gence.data.source_names import HUB_PREFIX
 from gence.data.split_off import SPLIT_SEED, split_off_test
 from gence.data.subsets import holdout
@@ -37,13 +37,18 @@ from gence.data.subsets import holdout
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How to read, whatever is read; the arguments of `load` under their own names."""
+    """How to read, whatever is read; the arguments of `load` under their own names.
+
+    Besides, `digests` gets a digest of the pixels of every image file that is decoded, as `decode_image` has it; what
+    comes from the cache is not decoded.
+    """
 
     image_size: int | None = None
     data_dir: Path | None = None
     cache_dir: Path | None = None
     cache: bool = True
     progress: bool = False
+    digests: MutableMapping[str, bytes] | None = None
 
     def __post_init__(self) -> None:
         if self.image_size is not None and self.image_size < 1:
@@ -88,14 +93,7 @@ def load(
     ((1, 8, 8), 896, 901)
     """
     options = _options(image_size, data_dir, cache_dir, cache, progress)
-    splits = _read(source, ("train", "test"), options, allow_flat=False)
-    if WHOLE in splits:
-        train, test = split_off_test(splits[WHOLE], source)
-    else:
-        train, test = splits["train"], splits["test"]
-    check_same_classes(train.classes, test.classes, str(source))
-    channels = max(train.image_shape[0], test.image_shape[0])
-    return DataSplits(train.with_channels(channels), test.with_channels(channels))
+    return to_splits(read_parts(source, ("train", "test"), options), source)
 
 
 def load_images(
@@ -127,7 +125,7 @@ def load_images(
     if split not in ("train", "test"):
         raise DataError(f"split must be 'train' or 'test'; got {split!r}")
     options = _options(image_size, data_dir, cache_dir, cache, progress)
-    splits = _read(source, (split,), options, allow_flat=True)
+    splits = read_parts(source, (split,), options, allow_flat=True)
     images = splits[WHOLE] if WHOLE in splits else splits[split]
     return images if channels is None else images.with_channels(channels)
 
@@ -186,7 +184,7 @@ def read_container(path: Path, title: str, options: ReadOptions, *, allow_flat: 
     try:
         identity = {**image_cache.file_identity(path), "flat": allow_flat}
     except OSError as error:
-        raise DataError(f"{error.filename or path} cannot be read: {error.strerror or error}") from error
+        raise cannot_be_read(str(error.filename or path), error) from error
     return options.cached(title, identity, build)
 
 
@@ -196,7 +194,7 @@ def decode_split(
     """Decode one split's files; `problems` collects what is wrong instead of stopping at the first."""
 
     def decode(file: str) -> np.ndarray:
-        return decode_image(container.read(file), container.where(file), options.image_size)
+        return decode_image(container.read(file), container.where(file), options.image_size, options.digests)
 
     pixels = decode_all(
         layout.files,
@@ -220,9 +218,10 @@ def _options(
     )
 
 
-def _read(
-    source: str | Path, wanted: tuple[str, ...], options: ReadOptions, *, allow_flat: bool
+def read_parts(
+    source: str | Path, wanted: tuple[str, ...], options: ReadOptions, *, allow_flat: bool = False
 ) -> dict[str, ImageSet]:
+    """The wanted parts of a source, whatever it is, or {"all"} where it has no parts of its own."""
     if isinstance(source, str):
         if source in KNOWN:
             return _read_known(KNOWN[source], wanted, options)
@@ -246,10 +245,21 @@ def _read(
     return {split: _read_part(paths[split], split, options, allow_flat) for split in wanted}
 
 
+def to_splits(parts: Mapping[str, ImageSet], source: str | Path) -> DataSplits:
+    """Training and test images that fit together, from what `read_parts` returns."""
+    if WHOLE in parts:
+        train, test = split_off_test(parts[WHOLE], source)
+    else:
+        train, test = parts["train"], parts["test"]
+    check_same_classes(train.classes, test.classes, str(source))
+    channels = max(train.image_shape[0], test.image_shape[0])
+    return DataSplits(train.with_channels(channels), test.with_channels(channels))
+
+
 def _read_part(path: Path, split: str, options: ReadOptions, allow_flat: bool) -> ImageSet:
     splits = read_container(path, archive_stem(path), options, allow_flat=allow_flat)
     if WHOLE not in splits:
-        raise DataError(f"{path} is named as the {split} part, but holds train and test folders; rename it")
+        raise DataError(misnamed_part(path, split))
     return splits[WHOLE].renamed(f"{archive_stem(path).rpartition('-')[0]}/{split}")
 
 

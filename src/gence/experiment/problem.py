@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,11 +60,10 @@ class ProblemLoader:
                 spec.data, image_size=spec.image_size, cache_dir=self.cache_dir, progress=self.progress
             )
         splits = self._splits[source]
-        index = subset_index(spec, splits.train.labels, splits.train.num_classes)
+        labels, classes = splits.train.labels, splits.train.classes
+        index = subset_index(spec, labels, len(classes), classes)
         if spec.subset.val_fraction > 0:
-            kept, held = holdout(
-                splits.train.labels[index], spec.subset.val_fraction, spec.seed, splits.train.num_classes
-            )
+            kept, held = holdout(labels[index], spec.subset.val_fraction, spec.seed, len(classes), classes=classes)
             train_index, val_index = index[kept], index[held]
         else:
             train_index, val_index = index, index[:0]
@@ -107,14 +107,15 @@ class ProblemLoader:
         return self._ood[key]
 
 
-def subset_index(spec: RunSpec, labels: Tensor, num_classes: int) -> Tensor:
+def subset_index(spec: RunSpec, labels: Tensor, num_classes: int, classes: Sequence[str] | None = None) -> Tensor:
     """Which training images a spec uses, before any hold-out: balanced, long-tailed, or all.
 
-    With ``rho``, ``n`` is the size of the largest class (by default all of class 0), not of the subset.
+    With ``rho``, ``n`` is the size of the largest class (by default all of class 0), not of the subset. ``classes`` are
+    their names, for error messages.
     """
     subset = spec.subset
     if subset.rho is not None:
-        return long_tail_subset(labels, subset.rho, spec.seed, n_max=subset.n, num_classes=num_classes)
+        return long_tail_subset(labels, subset.rho, spec.seed, n_max=subset.n, num_classes=num_classes, classes=classes)
     if subset.n is not None:
-        return balanced_subset(labels, subset.n, spec.seed, num_classes)
+        return balanced_subset(labels, subset.n, spec.seed, num_classes, classes=classes)
     return torch.arange(len(labels))
