@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -9,10 +10,16 @@ import sys
 import time
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
+from gence.cli import main
 from gence.cli.app import create_app
-from gence.cli.compare import _failures
+from gence.cli.compare import _failures, _print_losses
+from gence.experiment.result import RunResult
+from gence.experiment.spec import RunSpec
+from gence.experiment.store import Store
+from gence.report.aggregate import load_rows, settings
 from gence.report.arguments import split_losses
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
@@ -88,3 +95,50 @@ def test_split_losses(text, losses):
 def test_an_error_of_many_runs_is_printed_once():
     lines = _failures({f"{i:016x}": "no space left" for i in range(35)} | {"f" * 16: "killed"})
     assert lines == ["35 runs failed (0000000000000000 and others): no space left", f"Run {'f' * 16} failed: killed"]
+
+
+@pytest.fixture
+def wide(tmp_path) -> Store:
+    """Three losses with two seeds and two sets of images from elsewhere, without training."""
+    store = Store(tmp_path / "store")
+    base = {"data": "digits", "model": "small_cnn", "recipe": "tiny", "subset": 50, "ood": ["ood", "split"]}
+    for loss in ("ce", "gence", "gence(anchor=0.1)"):
+        for seed, share in enumerate((0.5, 0.53)):
+            metrics = {"accuracy": share, "nll": 2 * share, "ece": share / 5}
+            metrics |= {"ood/ood/auroc_entropy": share, "ood/split/auroc_entropy": share / 2}
+            store.write(RunSpec.from_dict({**base, "loss": loss, "seed": seed}), RunResult(metrics=metrics))
+    return store
+
+
+@pytest.mark.parametrize("width", [40, 80, 84, 88, 92, 96, 100, 120])
+def test_no_number_is_cut_in_a_narrow_terminal(wide, width):
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    (setting,) = settings(load_rows(wide))
+    _print_losses(console, setting)
+    lines = console.file.getvalue().splitlines()
+    # Accuracy and the first AUROC have the same numbers, so theirs stand twice for each of three losses.
+    times = {"51.5 ± 2.1": 6, "1.030 ± 0.042": 3, "10.3 ± 0.4": 3, "25.8 ± 1.1": 3}
+    assert {number: sum(line.count(number) for line in lines) for number in times} == times
+    assert len({len(line) for line in lines if line[0] in "┏┡│└"}) == 1  # no border is cut
+    assert "it says how many do." in " ".join(" ".join(lines).split())
+
+
+def test_a_store_is_shown_whole_in_a_file(wide):
+    shown = CliRunner().invoke(create_app(), ["show", str(wide.root)], env={"COLUMNS": "80"})
+    assert shown.exit_code == 0, shown.output
+    assert shown.output.count("25.8 ± 1.1") == 3
+
+
+def test_ctrl_c_that_ends_it_at_once_says_what_is_kept(monkeypatch, capsys):
+    def interrupted(*_arguments, **_options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gence.report.compare.compare", interrupted)
+    monkeypatch.setattr(sys, "argv", ["gence", "compare"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line]
+    assert line == (
+        "Stopped by Ctrl-C, without a report: runs that were finished are kept, and the same command goes on."
+    )

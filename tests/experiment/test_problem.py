@@ -59,7 +59,7 @@ def test_all_images_are_used_where_no_size_is_given():
 
 def test_a_tail_of_one_image_cannot_be_split():
     spec = small_spec().replace(subset=Subset(n=10, rho=10.0, val_fraction=0.5))
-    with pytest.raises(DataError, match="class 7 has 1 image"):
+    with pytest.raises(DataError, match="class '7' has 1 image"):
         problem_of(spec)
 
 

@@ -304,6 +304,17 @@ def test_losses_with_rates_of_their_own_are_drawn_against_the_labels(tmp_path):
     assert "From 50 to 100: GenCE 25.0 to 50.0, CE 25.0 to 50.0." in described
 
 
+def test_captions_say_how_many_seeds_each_loss_has(tmp_path):
+    store = Store(tmp_path)
+    base = {"data": "digits", "model": "small_cnn", "recipe": "tiny", "subset": 50}
+    for loss, seed in [("ce", 0), ("ce", 1), ("ce", 2), ("gence", 0), ("gence", 1)]:
+        spec = RunSpec.from_dict({**base, "loss": loss, "seed": seed})
+        store.write(spec, RunResult(metrics={"accuracy": 0.5 + 0.1 * seed, "nll": 1.0 + seed}))
+    described = {panel.name: panel.description for panel, _ in build_report(store).chapters[0].panels}
+    assert described["accuracy"] == "Mean Accuracy, % ↑: GenCE 55.0 (2 seeds), CE 60.0 (3 seeds)."
+    assert described["accuracy-difference"] == "Mean difference in Accuracy, % ↑ over 2 seeds: GenCE +0.0."
+
+
 def test_runs_that_all_diverged_have_no_best_and_no_empty_figures(tmp_path):
     recipe = RECIPES["tiny"].replace(lr=1e9, epochs=2, warmup_epochs=0)
     found = compare(losses=["ce", "gence"], seeds=2, recipe=recipe, out=tmp_path, device="cpu", console=quiet())

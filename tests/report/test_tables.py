@@ -24,7 +24,35 @@ def test_missing_cells_say_how_many_there_are():
     table = loss_table(small_setting(), [ACCURACY, NLL])
     texts = [[cell.text for cell in row.cells] for row in table.rows]
     assert texts == [["GenCE", "1 of 2", "75.0", "1.000"], ["CE", "2", "55.0 ± 7.1", "1.500 (1 of 2)"]]
-    assert [cell.best for cell in table.rows[0].cells] == [False, False, True, True]
+    # Accuracy is of other seeds, NLL is of seed 0 for both.
+    assert [cell.best for cell in table.rows[0].cells] == [False, False, False, True]
+    assert "over 1 to 2 seeds (see the column Runs)" in table.caption
+    assert "marked, among losses that have a number for every seed" in table.caption
+
+
+def test_the_best_is_marked_among_losses_that_have_every_seed():
+    rows = [(loss, seed, 0.5 + 0.1 * (loss == "ce")) for loss in ("ce", "mae") for seed in range(3)]
+    rows += [("gence", 0, 0.9), ("gence", 1, 0.9)]
+    frame = pd.DataFrame(rows, columns=["loss", "seed", "accuracy"]).assign(status="done")
+    marked = {row.loss: row.cells[2].best for row in loss_table(Setting("digits", frame), [ACCURACY]).rows}
+    assert marked == {"gence": False, "ce": True, "mae": False}
+    two = frame[frame["loss"] != "mae"]
+    assert not any(row.cells[2].best for row in loss_table(Setting("digits", two), [ACCURACY]).rows)
+    apart = frame[(frame["loss"] == "ce") & (frame["seed"] == 2) | (frame["loss"] == "gence") & (frame["seed"] == 0)]
+    table = loss_table(Setting("digits", apart), [ACCURACY])
+    assert "over 1 seed, not the same for all losses;" in table.caption
+    assert not any(cell.best for row in table.rows for cell in row.cells)
+
+
+def test_numbers_in_csv_files_can_be_read():
+    rows = [("gence", 0, 0.4), ("gence", 1, 0.5), ("ce", 0, 0.6), ("ce", 1, 0.7)]
+    frame = pd.DataFrame(rows, columns=["loss", "seed", "nll"]).assign(status="done")
+    table = difference_table(judge(frame, quantities=[NLL]))
+    read = list(csv.reader(io.StringIO(table.csv())))[1]
+    assert float(read[2]) == -0.2
+    assert table.rows[0].cells[2].text == "−0.200"
+    assert "−0.200" in table.markdown()
+    assert Cell(text="−1 °C", value="−1 °C").plain() == "−1 °C"  # a name stays what it is
 
 
 def test_a_metric_nobody_has_is_missing():
@@ -34,17 +62,19 @@ def test_a_metric_nobody_has_is_missing():
 
 
 def test_markdown_latex_csv_and_terminal_show_the_same_rows():
-    table = loss_table(small_setting(), [ACCURACY])
+    frame = small_setting().frame
+    table = loss_table(Setting("digits", frame[frame["seed"] == 0]), [ACCURACY])
     assert table.markdown().splitlines()[:3] == [
         "| Loss | Runs | Accuracy, % ↑ |",
         "| --- | ---: | ---: |",
-        "| GenCE | 1 of 2 | **75.0** |",
+        "| GenCE | 1 | **75.0** |",
     ]
-    assert r"CE & 2 & 55.0 $\pm$ 7.1 \\" in table.latex()
     assert r"\textbf{75.0}" in table.latex()
-    assert list(csv.reader(io.StringIO(table.csv())))[1] == ["GenCE", "1 of 2", "75.0"]
+    spread = loss_table(small_setting(), [ACCURACY])
+    assert r"CE & 2 & 55.0 $\pm$ 7.1 \\" in spread.latex()
+    assert list(csv.reader(io.StringIO(spread.csv())))[1] == ["GenCE", "1 of 2", "75.0"]
     console = Console(file=io.StringIO(), width=100)
-    console.print(table.rich())
+    console.print(spread.rich())
     assert "55.0 ± 7.1" in console.file.getvalue()
 
 

@@ -182,3 +182,20 @@ def test_an_anchored_loss_is_not_told_to_use_an_anchor():
 def test_batches_of_one_row_worry_gence_without_an_anchor_alone(losses, warned):
     found = data_concerns([10, 10], ["a", "b"], batch_size=1, losses=specs(*losses))
     assert any("one row" in concern for concern in found) == warned
+
+
+def test_no_loss_is_called_the_best_over_losses_with_other_seeds():
+    two = judge(frame({"ce": [0.4, 0.4, 0.3, 0.3], "gence": [0.41, 0.40]}), quantities=[ACCURACY]).of("accuracy")
+    assert two.best == ()
+    assert two.sentence().startswith(
+        "Accuracy: the losses do not have the same seeds (GenCE 2, CE 4), so none is called the best. GenCE "
+        "against CE: +0.5 points"
+    )
+    other = judge(frame({"ce": [0.4, 0.5, 0.3], "mae": [0.41, 0.40]}), quantities=[ACCURACY]).of("accuracy")
+    assert other.sentence().endswith("Of 1 other loss that can be judged, 1 cannot be told apart from CE.")
+    values = {"ce": [0.4, 0.5, 0.3], "mae": [0.2, 0.2, 0.2], "gence": [0.9]}
+    three = judge(frame(values), quantities=[ACCURACY]).of("accuracy")
+    assert three.best == ("ce",)
+    assert three.sentence().startswith(
+        "Accuracy: CE has the best mean of the losses that have every seed, 40.0 ± 10.0 % (n = 3). GenCE against CE: "
+    )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gence.cli.errors import exit_if_interrupted
+from gence.cli.tables import print_table, table_console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -63,29 +66,30 @@ def compare(
     from gence.report.compare import compare as run
     from gence.report.comparison_plan import DEFAULT_LOSSES
 
-    result = run(
-        data,
-        n=AUTO if n is None else n,
-        losses=DEFAULT_LOSSES if losses is None else losses,
-        seeds=seeds,
-        model=model,
-        ood=ood or (),
-        recipe=recipe,
-        epochs=epochs,
-        batch_size=batch_size,
-        image_size=image_size,
-        tune_trials=tune,
-        out=out,
-        store=store,
-        device=device,
-        time_limit=time_limit,
-        log=log,
-        workers=workers or _cores(),
-    )
-    console = _stdout()
+    with _interruption_told():
+        result = run(
+            data,
+            n=AUTO if n is None else n,
+            losses=DEFAULT_LOSSES if losses is None else losses,
+            seeds=seeds,
+            model=model,
+            ood=ood or (),
+            recipe=recipe,
+            epochs=epochs,
+            batch_size=batch_size,
+            image_size=image_size,
+            tune_trials=tune,
+            out=out,
+            store=store,
+            device=device,
+            time_limit=time_limit,
+            log=log,
+            workers=workers or _cores(),
+        )
+    console = table_console()
     if result.report is not None:
         _print_report(console, result.report)
-    console.print(f"{result.runs.summary()}.", highlight=False, markup=False)
+    console.print(f"{result.summary()}.", highlight=False, markup=False)
     for line in _failures(result.runs.failed):
         console.print(line, style="red", highlight=False, markup=False)
     if result.page is not None:
@@ -119,7 +123,7 @@ def show(store: Path) -> None:
     found = settings(load_rows(records))
     if not found:
         raise ValueError(f"the store {store} has no finished run")
-    console = _stdout()
+    console = table_console()
     for setting in found:
         _print_losses(console, setting)
         console.print(judge(setting.frame).headline, style="bold", highlight=False, markup=False)
@@ -159,12 +163,12 @@ def _failures(failed: dict[str, str]) -> list[str]:
 
 
 def _print_losses(console: Console, setting: Setting) -> None:
-    """Print the table of losses, with as many columns as a terminal of 80 has room for."""
+    """Print the table of losses: the main columns and those of OOD sets, which a terminal of 80 often has room for."""
     from gence.report.aggregate import ood_sets
     from gence.report.quantities import MAIN, auroc_of
     from gence.report.tables import loss_table
 
-    console.print(loss_table(setting, (*MAIN, *(auroc_of(name) for name in ood_sets(setting.frame)))).rich())
+    print_table(loss_table(setting, (*MAIN, *(auroc_of(name) for name in ood_sets(setting.frame)))), console)
 
 
 def _cores() -> int:
@@ -175,7 +179,12 @@ def _cores() -> int:
     return min(cores, 8)
 
 
-def _stdout() -> Console:
-    from rich.console import Console
-
-    return Console()
+@contextmanager
+def _interruption_told() -> Iterator[None]:
+    """Say what is kept where Ctrl-C ends the command at once: while data are read, or when it comes a second time."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        kept = "runs that were finished are kept, and the same command goes on"
+        typer.echo(f"Stopped by Ctrl-C, without a report: {kept}.", err=True)
+        raise

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from gence.experiment.recipe import PER_RUN_FIELDS
 from gence.experiment.store import Store
 from gence.report.names import loss_order
+from gence.report.quantities import Quantity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,6 +87,38 @@ def never_trained(frame: pd.DataFrame) -> set[str]:
     """Return the losses of which every run diverged: their numbers are those of a broken network."""
     survived = frame.loc[frame["status"] != "diverged", "loss"]
     return set(frame["loss"]) - set(survived)
+
+
+def with_every_seed(frame: pd.DataFrame, metric: str) -> list[str]:
+    """Return the losses whose means of a metric can be compared: those with a number for every seed that any loss has.
+
+    Losses of which every run diverged are not among them, nor do their seeds count.
+    """
+    found = {loss: by_seed(frame, loss, metric) for loss in _trained(frame)}
+    seeds = {seed for own in found.values() for seed in own}
+    return [loss for loss, own in found.items() if own.keys() == seeds]
+
+
+def is_uneven(frame: pd.DataFrame, metric: str) -> bool:
+    """Return whether some loss lacks a number of a metric for a seed that another loss has."""
+    return len(with_every_seed(frame, metric)) < len(_trained(frame))
+
+
+def best_losses(frame: pd.DataFrame, quantity: Quantity) -> tuple[str, ...]:
+    """Return the losses with the best mean of those that have every seed.
+
+    None where no two can be compared, because seeds are easier or harder: a loss is not better for having other ones.
+    """
+    whole = with_every_seed(frame, quantity.metric)
+    if len(whole) < 2 and is_uneven(frame, quantity.metric):
+        return ()
+    values = {loss: by_seed(frame, loss, quantity.metric).values() for loss in whole}
+    return quantity.best({loss: sum(own) / len(own) for loss, own in values.items() if own})
+
+
+def _trained(frame: pd.DataFrame) -> list[str]:
+    failed = never_trained(frame)
+    return [loss for loss in losses_in(frame) if loss not in failed]
 
 
 def ood_sets(frame: pd.DataFrame) -> list[str]:

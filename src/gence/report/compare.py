@@ -21,11 +21,12 @@ from gence.experiment.run import RunReport, check_time_limit, run_grid
 from gence.experiment.same_data import check_same_data
 from gence.experiment.spec import RunSpec
 from gence.experiment.store import Store
-from gence.experiment.tune import TuneSettings, tune, tuned_grid
+from gence.experiment.tune import TuneSettings, tune
 from gence.report.arguments import Source, read_losses
 from gence.report.build import Report, build_report, make_folder, write_report
 from gence.report.choices import AUTO
 from gence.report.comparison_plan import DEFAULT_LOSSES, ComparePlan, plan_comparison
+from gence.report.final_runs import FinalRuns, tuned_runs, untuned_runs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,12 +44,14 @@ class CompareResult:
         page: the page's path, or None likewise.
         runs: what was done and what is left.
         seconds: for the whole of it, report included.
+        tuning: how far tuning came, where it is not complete; else None.
     """
 
     report: Report | None
     page: Path | None
     runs: RunReport
     seconds: float
+    tuning: str | None = None
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -59,12 +62,16 @@ class CompareResult:
 
     @property
     def complete(self) -> bool:
-        """Whether every run has a record."""
-        return self.runs.complete
+        """Whether every run has a record, and every loss that was to be tuned had all its trials."""
+        return self.runs.complete and self.tuning is None
+
+    def summary(self) -> str:
+        """Return what was done and what is left, in a sentence or two."""
+        return self.runs.summary() if self.tuning is None else f"{self.tuning}. Final runs: {self.runs.summary()}"
 
     def __repr__(self) -> str:
         if self.report is None:
-            return f"CompareResult({self.runs.summary()})"
+            return f"CompareResult({self.summary()})"
         return f"CompareResult({self.report.chapters[0].verdict.headline} page={self.page})"
 
     def _repr_html_(self) -> str:
@@ -137,7 +144,7 @@ def compare(
     _check_packages(tune_trials, log)
     plan = plan_comparison(
         data, n=n, losses=losses, seeds=seeds, model=model, ood=ood, recipe=recipe, epochs=epochs,
-        batch_size=batch_size, image_size=image_size, device=device, cache_dir=cache_dir,
+        batch_size=batch_size, image_size=image_size, tuning=tune_trials > 0, device=device, cache_dir=cache_dir,
     )  # fmt: skip
     console.print(plan.summary(), highlight=False, markup=False)
     for concern in plan.concerns:
@@ -146,18 +153,19 @@ def compare(
     check_same_data(_records_in_use(plan, records, tune_trials > 0), plan.checksums, records.root)
     options = _run_options(plan, workers, log, Path(out), cache_dir)
     make_folder(out)  # before the training, so that no report is lost to a folder that cannot be
-    specs, stopped, failed = _tuned(plan, records, tune_trials, time_limit, options, console)
+    final = _final_runs(plan, records, tune_trials, time_limit, options, console)
     left = None if time_limit is None else time_limit - (time.monotonic() - started)
-    if stopped or (left is not None and left <= 0):
-        runs = RunReport(left=tuple(specs), stopped=stopped or "time limit", failed=failed)
+    if final.stopped or (left is not None and left <= 0):
+        runs = final.unbegun(records, final.stopped or "time limit")
     else:
-        runs = _run(specs, records, left, options, console)
-    done = [spec.key for spec in specs if records.has(spec.key)]
-    if not done:
-        return CompareResult(report=None, page=None, runs=runs, seconds=time.monotonic() - started)
-    report = build_report(records, keys=done, concerns=plan.concerns, cache_dir=cache_dir)
-    page = write_report(report, out, files=files)
-    return CompareResult(report=report, page=page, runs=runs, seconds=time.monotonic() - started)
+        runs = _run(final.known, records, left, options, console)
+    recorded = final.recorded(records)
+    report, page = None, None
+    if recorded:
+        concerns = (*final.concerns(recorded, runs.failed), *plan.concerns)
+        report = build_report(records, keys=recorded, concerns=concerns, cache_dir=cache_dir)
+        page = write_report(report, out, files=files)
+    return CompareResult(report=report, page=page, runs=runs, seconds=time.monotonic() - started, tuning=final.tuning)
 
 
 def _check_tuned(losses: str | Sequence[str], trials: int) -> None:
@@ -209,23 +217,22 @@ def _run_options(plan: ComparePlan, workers: int, log: str | None, out: Path, ca
     return options
 
 
-def _tuned(
+def _final_runs(
     plan: ComparePlan, store: Store, trials: int, time_limit: float | None, options: dict[str, Any], console: Console
-) -> tuple[list[RunSpec], str | None, dict[str, str]]:
-    """Return the final runs, tuned first if asked for, why tuning ended early, if it did, and what failed in it."""
+) -> FinalRuns:
+    """Return the final runs, after tuning their losses if that was asked for."""
     if trials == 0:
-        return plan.specs(), None, {}
+        return untuned_runs(plan)
     # Seeds that the final runs do not use: what was tuned on a seed may not be judged on it.
     settings = TuneSettings(trials=trials, seeds=(1 + max(1000, *plan.seeds),))
     console.print(f"Tuning {len(plan.losses)} losses with {trials} trials each", highlight=False)
     with _threads_alone(options):
         found = tune(plan.base, plan.losses, store, settings=settings, time_limit=time_limit, **options)
-    stopped = None if found.complete else (found.stopped or "failed trials")
-    return tuned_grid(found, plan.seeds), stopped, found.failed
+    return tuned_runs(plan, found)
 
 
 def _run(
-    specs: list[RunSpec], store: Store, time_limit: float | None, options: dict[str, Any], console: Console
+    specs: Sequence[RunSpec], store: Store, time_limit: float | None, options: dict[str, Any], console: Console
 ) -> RunReport:
     from rich.console import Console
     from rich.live import Live
@@ -235,12 +242,21 @@ def _run(
     table = LiveTable(store, specs)
     # The grid's own progress bar goes nowhere: two live displays cannot share a terminal.
     nowhere = Console(file=io.StringIO())
-    with _threads_alone(options), Live(get_renderable=table.render, console=console, refresh_per_second=2):
+    live = Live(get_renderable=table.render, console=console, refresh_per_second=2)
+    with _threads_alone(options), _line_ended(console), live:
         report = run_grid(specs, store, time_limit=time_limit, console=nowhere, retry_failed=True, **options)
         table.finish()
-    if not console.is_terminal:
-        console.print()  # a table in a file ends without a line's end
     return report
+
+
+@contextlib.contextmanager
+def _line_ended(console: Console) -> Iterator[None]:
+    """End the last line of a table in a file, which ends without; after an error too, whose message comes next."""
+    try:
+        yield
+    finally:
+        if not console.is_terminal:
+            console.print()
 
 
 @contextlib.contextmanager

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gence.experiment.loss_spec import LossSpec
 from gence.experiment.same_data import changed_parts
+from gence.experiment.spec import RunSpec
 from gence.report.aggregate import by_seed, losses_in
-from gence.report.names import loss_title
+from gence.report.names import loss_order, loss_title
 from gence.report.quantities import ACCURACY, MARGINAL_KL, OFFSET_ACCURACY
 
 if TYPE_CHECKING:
@@ -24,7 +26,12 @@ DRIFTED_GAIN = 0.1
 
 
 def data_concerns(
-    counts: Sequence[int], classes: Sequence[str], *, batch_size: int, losses: Sequence[LossSpec]
+    counts: Sequence[int],
+    classes: Sequence[str],
+    *,
+    batch_size: int,
+    losses: Sequence[LossSpec],
+    more_labels: bool = False,
 ) -> list[str]:
     """Return what is worrying about a training set.
 
@@ -33,14 +40,19 @@ def data_concerns(
         classes: their names.
         batch_size: rows a step.
         losses: the losses to be compared.
+        more_labels: whether the data have more labels than were drawn, so that --n can be raised.
     """
     found = []
     few = [f"{name} ({count})" for name, count in zip(classes, counts, strict=True) if count < FEW_IMAGES]
     if few:
-        shown = ", ".join(few[:5]) + (f" and {len(few) - 5} more" if len(few) > 5 else "")
+        remedies = (
+            "label more of them, merge or leave out these classes, or raise --n"
+            if more_labels
+            else "label more of them, or merge or leave out these classes"
+        )
         found.append(
-            f"{len(few)} of {len(classes)} classes have fewer than {FEW_IMAGES} training images: {shown}. Their "
-            "accuracy will be a matter of luck; label more of them, merge or leave out these classes, or raise --n."
+            f"{len(few)} of {len(classes)} classes have fewer than {FEW_IMAGES} training images: {first_few(few)}. "
+            f"Their accuracy will be a matter of luck; {remedies}."
         )
     gence = [loss for loss in losses if loss.name == "gence"]
     free = [loss for loss in gence if not loss.params.get("anchor")]
@@ -53,6 +65,54 @@ def data_concerns(
     if min(batch_size, sum(counts)) < 2 and free:
         found.append("A batch of one row gives GenCE without an anchor no gradient at all. Use --batch-size 2 or more.")
     return found
+
+
+def first_few(words: Sequence[str], shown: int = 5) -> str:
+    """Return the first of many words, and how many more there are.
+
+    >>> first_few(["a", "b", "c"], shown=2)
+    'a, b and 1 more'
+    """
+    return ", ".join(words[:shown]) + (f" and {len(words) - shown} more" if len(words) > shown else "")
+
+
+def unfinished_concerns(
+    wanted: Sequence[RunSpec], recorded: Collection[str], failed: Collection[str] = ()
+) -> list[str]:
+    """Return that a comparison lacks runs, and which: nothing else on a page tells of a loss that has none.
+
+    Args:
+        wanted: all runs of the comparison.
+        recorded: keys of those that have a record.
+        failed: keys of those that failed.
+    """
+    all_runs, there = Counter(str(spec.loss) for spec in wanted), set(recorded)
+    if all(spec.key in there for spec in wanted):
+        return []
+    done = Counter(str(spec.loss) for spec in wanted if spec.key in there)
+    broken = Counter(str(spec.loss) for spec in wanted if spec.key in failed and spec.key not in there)
+    losses = sorted(all_runs, key=loss_order)
+    each = ", ".join(f"{loss_title(loss)} {done[loss]} of {all_runs[loss]}" for loss in losses)
+    sentences = [
+        f"This comparison is not finished: {done.total()} of {len(wanted)} runs are there ({each}).",
+        "All that is said here rests on these runs and may change; a loss without runs is left out of everything, "
+        "Holm's correction included.",
+    ]
+    if broken:
+        each = ", ".join(f"{broken[loss]} of {loss_title(loss)}" for loss in losses if broken[loss])
+        sentences.append(f"Runs that failed: {each}; the folder failures/ of the store says why.")
+    sentences.append("The same command goes on with what is missing, and writes this report anew.")
+    return [" ".join(sentences)]
+
+
+def tuning_concerns(progress: str | None) -> list[str]:
+    """Return that losses are not tuned to the end; `progress` says how far they are, None that they are."""
+    if progress is None:
+        return []
+    return [
+        f"{progress}: each loss has what was best for it so far, so the losses may not be tuned alike. The same "
+        "command goes on."
+    ]
 
 
 def image_concerns(checksums: Iterable[Mapping[str, str]]) -> list[str]:

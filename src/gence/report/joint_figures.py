@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,19 +33,17 @@ def dots(subject: Subject, quantity: Quantity, section: str, name: str | None = 
     said = []
     for i, loss in enumerate(subject.losses):
         values = quantity.scaled(1.0) * np.array(found[i])
-        if not len(values):
-            said.append(f"{loss_title(loss)} missing")
-            continue
-        _row(ax, subject, i, values)
-        said.append(f"{loss_title(loss)} {values.mean():.{quantity.digits}f}")
+        if len(values):
+            _row(ax, subject, i, values)
+        mean = f"{values.mean():.{quantity.digits}f}" if len(values) else "missing"
+        said.append((f"{loss_title(loss)} {mean}", len(values)))
     _name_rows(ax, subject, subject.losses)
     ax.set_xlabel(quantity.heading)
-    seeds = subject.setting.frame["seed"].nunique()
     yield Panel(
         name=name or quantity.metric,
         section=section,
         title=f"{quantity.title} by loss",
-        description=f"Mean {quantity.heading} over {seeds} seeds: {', '.join(said)}.",
+        description=_over_seeds(f"Mean {quantity.heading}", said),
         figure=figure,
     )
 
@@ -70,7 +68,7 @@ def differences(subject: Subject, found: MetricVerdict) -> Iterator[Panel]:
     said = []
     for row, loss in enumerate(losses):
         mean = float(values[loss].mean())
-        said.append(f"{loss_title(loss)} {signed(mean, quantity.digits)}")
+        said.append((f"{loss_title(loss)} {signed(mean, quantity.digits)}", len(values[loss])))
         if abs(mean) <= limit:
             _row(ax, subject, subject.losses.index(loss), values[loss], row)
             continue
@@ -87,7 +85,7 @@ def differences(subject: Subject, found: MetricVerdict) -> Iterator[Panel]:
         name=f"{quantity.metric}-difference",
         section="differences",
         title=f"{quantity.title}: difference to {loss_title(reference)}",
-        description=f"Mean difference in {quantity.heading}: {', '.join(said)}.",
+        description=_over_seeds(f"Mean difference in {quantity.heading}", said),
         figure=figure,
     )
 
@@ -169,6 +167,22 @@ def against(subject: Subject, whole: pd.DataFrame, column: str, name: str, label
         description=f"From {ticks[0]:g} to {ticks[-1]:g}: {', '.join(said)}.",
         figure=figure,
     )
+
+
+def _over_seeds(what: str, said: Sequence[tuple[str, int]]) -> str:
+    """Return means in words with their numbers of seeds, which are said once where all have the same.
+
+    >>> _over_seeds("Mean Accuracy", [("GenCE 36.1", 2), ("CE 39.6", 4), ("MAE missing", 0)])
+    'Mean Accuracy: GenCE 36.1 (2 seeds), CE 39.6 (4 seeds), MAE missing.'
+    """
+    counts = {n for _, n in said if n}
+    if len(counts) == 1:
+        return f"{what} over {_seeds(*counts)}: {', '.join(text for text, _ in said)}."
+    return f"{what}: {', '.join(f'{text} ({_seeds(n)})' if n else text for text, n in said)}."
+
+
+def _seeds(n: int) -> str:
+    return f"{n} {'seed' if n == 1 else 'seeds'}"
 
 
 def _row(ax: Axes, subject: Subject, i: int, values: np.ndarray, row: int | None = None) -> None:

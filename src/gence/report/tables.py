@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gence.report.aggregate import Setting, cells, losses_in, never_trained, ood_sets
+from gence.report.aggregate import Setting, best_losses, cells, is_uneven, losses_in, ood_sets
 from gence.report.names import loss_title
 from gence.report.quantities import SHOWN, Quantity, auroc_of
 from gence.report.verdict import MetricVerdict, Verdict
@@ -26,6 +26,14 @@ class Cell:
     text: str
     value: float | str
     best: bool = False
+
+    def plain(self) -> str:
+        """Return the text for a program: a number with an ASCII minus, a name as it is.
+
+        >>> Cell(text="−0.1", value=-0.1).plain()
+        '-0.1'
+        """
+        return self.text if isinstance(self.value, str) else self.text.replace("−", "-")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,11 +86,11 @@ class Table:
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
 
     def csv(self) -> str:
-        """Return the table as CSV, with the texts as they are shown."""
+        """Return the table as CSV, with the texts as they are shown, but for the minus, which is one that parses."""
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
         writer.writerow(self.columns)
-        writer.writerows([cell.text for cell in row.cells] for row in self.rows)
+        writer.writerows([cell.plain() for cell in row.cells] for row in self.rows)
         return buffer.getvalue()
 
     def rich(self) -> RichTable:
@@ -112,7 +120,7 @@ def loss_table(setting: Setting, quantities: Sequence[Quantity] | None = None) -
     losses = losses_in(frame)
     seeds = frame["seed"].nunique()
     columns = {q: cells(frame, ["loss"], q.metric) for q in quantities}
-    best = {q: _best(found, q, never_trained(frame)) for q, found in columns.items()}
+    best = {q: _best(frame, q) for q in quantities}
     rows = []
     for loss in losses:
         runs = int((frame["loss"] == loss).sum())
@@ -124,8 +132,8 @@ def loss_table(setting: Setting, quantities: Sequence[Quantity] | None = None) -
         rows.append(Row(cells=(*head, *body), loss=loss))
     return Table(
         name="losses",
-        caption=f"{setting.title}. Mean ± sample standard deviation over {seeds} {'seed' if seeds == 1 else 'seeds'}; "
-        "the best mean of each column is marked. Where not all runs have a number, it says how many do.",
+        caption=f"{setting.title}. Mean ± sample standard deviation over {_seeds_of(frame)}; "
+        f"{_marked(frame, quantities)}. Where not all runs have a number, it says how many do.",
         columns=("Loss", "Runs", *(q.heading for q in quantities)),
         rows=tuple(rows),
     )
@@ -199,11 +207,27 @@ def _difference_rows(found: MetricVerdict) -> list[Row]:
     return rows
 
 
-def _best(found: pd.DataFrame, quantity: Quantity, failed: set[str]) -> tuple[str, ...]:
+def _best(frame: pd.DataFrame, quantity: Quantity) -> tuple[str, ...]:
     """Return the losses to mark: none where all are alike."""
-    means = {str(loss): float(mean) for loss, mean in found["mean"].dropna().items() if loss not in failed}
-    best = quantity.best(means)
-    return best if len(best) < len(found) else ()
+    best = best_losses(frame, quantity)
+    return best if len(best) < frame["loss"].nunique() else ()
+
+
+def _marked(frame: pd.DataFrame, quantities: Sequence[Quantity]) -> str:
+    """Return which means are marked."""
+    marked = "the best mean of each column is marked"
+    uneven = any(is_uneven(frame, q.metric) for q in quantities)
+    return f"{marked}, among losses that have a number for every seed" if uneven else marked
+
+
+def _seeds_of(frame: pd.DataFrame) -> str:
+    """Return over how many seeds the means of a frame are, as the losses have them."""
+    each = frame.groupby("loss")["seed"].nunique()
+    fewest, most = int(each.min()), int(each.max())
+    if fewest < most:
+        return f"{fewest} to {most} seeds (see the column Runs)"
+    others = ", not the same for all losses" if most < frame["seed"].nunique() else ""
+    return f"{most} {'seed' if most == 1 else 'seeds'}{others}"
 
 
 def _mean_cell(found: pd.DataFrame, loss: str, quantity: Quantity, best: bool) -> Cell:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gence.metrics import PairedDifference, Summary, holm, paired_difference, seeds_needed, smallest_p, summarize
-from gence.report.aggregate import by_seed, losses_in, never_trained
+from gence.report.aggregate import best_losses, by_seed, is_uneven, losses_in, never_trained
 from gence.report.names import loss_title
 from gence.report.quantities import MAIN, Quantity
 
@@ -55,8 +55,10 @@ class MetricVerdict:
         quantity: the metric.
         reference: the loss the others are compared with.
         summaries: mean and spread of each loss that has numbers.
-        best: the losses with the best mean, as far as it is printed; a loss of which every run diverged is none.
+        best: the losses with the best mean, as far as it is printed, of those that have every seed; a loss of which
+            every run diverged is none, and there is none where no two losses have the same seeds.
         comparisons: each other loss against the reference.
+        uneven: whether a loss lacks a seed that another has.
     """
 
     quantity: Quantity
@@ -64,12 +66,20 @@ class MetricVerdict:
     summaries: dict[str, Summary]
     best: tuple[str, ...]
     comparisons: dict[str, Comparison]
+    uneven: bool = False
 
     def sentence(self) -> str:
         """Return who has the best mean, and what it and GenCE are worth against the reference."""
+        if not self.best and not self.uneven:
+            return f"{self.quantity.title}: {'all runs diverged' if self.summaries else 'no run has a number'}."
+        return " ".join([self._lead(), *self._against_reference()] if self.comparisons else [self._lead()])
+
+    def _lead(self) -> str:
+        """Return who has the best mean, or why nobody is said to have it."""
         q = self.quantity
         if not self.best:
-            return f"{q.title}: {'all runs diverged' if self.summaries else 'no run has a number'}."
+            seeds = ", ".join(f"{loss_title(loss)} {summary.n}" for loss, summary in self.summaries.items())
+            return f"{q.title}: the losses do not have the same seeds ({seeds}), so none is called the best."
         titles = [loss_title(loss) for loss in self.best]
         summary = self.summaries[self.best[0]]
         unit = " %" if q.percent else ""
@@ -77,17 +87,17 @@ class MetricVerdict:
         measured = f"{q.text(summary.mean)}{spread}{unit} (n = {summary.n})"
         if not self.comparisons:
             return f"{q.title}: {titles[0]} has the mean {measured}; no other loss was run."
+        of = " of the losses that have every seed" if self.uneven else ""
         if len(titles) == 1:
-            parts = [f"{q.title}: {titles[0]} has the best mean, {measured}."]
-        else:
-            parts = [f"{q.title}: {_enumerated(titles)} share the best mean, {q.text(summary.mean)}{unit}."]
+            return f"{q.title}: {titles[0]} has the best mean{of}, {measured}."
+        return f"{q.title}: {_enumerated(titles)} share the best mean{of}, {q.text(summary.mean)}{unit}."
+
+    def _against_reference(self) -> list[str]:
+        """Return what the best losses and GenCE are worth against the reference."""
+        q, reference = self.quantity, loss_title(self.reference)
         told = [loss for loss in self.comparisons if loss in self.best or loss.startswith("gence")]
-        for loss in told:
-            against = f"{loss_title(loss)} against {loss_title(self.reference)}"
-            parts.append(f"{against}: {describe(self.comparisons[loss], q)}.")
-        if not told:
-            parts.append(self._others())
-        return " ".join(parts)
+        parts = [f"{loss_title(loss)} against {reference}: {describe(self.comparisons[loss], q)}." for loss in told]
+        return parts or [self._others()]
 
     def _others(self) -> str:
         """Return how many losses cannot be told apart from the reference, of those that can be judged."""
@@ -96,7 +106,8 @@ class MetricVerdict:
             one = all(c.difference is not None and c.difference.n == 1 for c in self.comparisons.values())
             return f"{'With one seed none' if one else 'None'} of the other losses can be judged."
         others = f"{len(outcomes)} other {'loss' if len(outcomes) == 1 else 'losses'} that can be judged"
-        return f"Of {others}, {outcomes.count('no difference seen')} cannot be told apart from it."
+        it = "it" if self.best else loss_title(self.reference)
+        return f"Of {others}, {outcomes.count('no difference seen')} cannot be told apart from {it}."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,8 +182,9 @@ def _judge_metric(frame: pd.DataFrame, losses: Sequence[str], reference: str, qu
         quantity=quantity,
         reference=reference,
         summaries=summaries,
-        best=quantity.best({loss: summary.mean for loss, summary in summaries.items() if loss not in failed}),
+        best=best_losses(frame, quantity),
         comparisons=_corrected(differences, quantity, failed=set(differences) if reference in failed else failed),
+        uneven=is_uneven(frame, quantity.metric),
     )
 
 
