@@ -133,3 +133,12 @@ def test_many_files_of_one_kind_are_counted(tmp_path: Path) -> None:
     assert named[-1].startswith(f"{root / 'digit0/019.txt'} is not an image")
     assert rest == f"30 more files in {root} are no images"
     assert "bad.png" in bad
+
+
+@pytest.mark.parametrize("above", ["", "photos/"])
+def test_a_train_folder_beside_an_empty_test_folder_is_no_wrapper(tmp_path: Path, above: str) -> None:
+    root = write_folder(tmp_path / "data", digit_files(3, prefix=f"{above}train/"))
+    (root / above / "test").mkdir()
+    with pytest.raises(DataError, match=r"test/? holds no images"):
+        load(root)
+    assert "holds no images" in check(root).problems[0]

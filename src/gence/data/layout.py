@@ -65,7 +65,7 @@ def find_splits(
     )
     if not files:
         raise DataError(f"{container.path} holds no images")
-    prefix = _wrapper(files)
+    prefix = _wrapper(search)
     parts = _find_parts(search, prefix)
     below = {split: f"{prefix}{folder}/" for split, folder in parts.items()} or {WHOLE: prefix}
     layouts = {split: _classes_below(search, inner) for split, inner in below.items()}
@@ -127,12 +127,16 @@ class _Search:
             self.problems.append(f"{len(found) - _NAMED} more {rest}")
 
 
-def _wrapper(files: list[str]) -> str:
-    """The folder around everything, with its "/", or "": stripped only while a class folder remains below it."""
+def _wrapper(search: _Search) -> str:
+    """The folder around everything, with its "/", or "": stripped only while a class folder remains below it.
+
+    A train folder beside an empty test folder is no wrapper: a test part would be split off without a word.
+    """
     prefix = ""
     while True:
-        rest = [name[len(prefix) :] for name in files]
+        rest = [name[len(prefix) :] for name in search.files]
         heads = {name.split("/")[0] for name in rest}
+        heads |= {name for name in search.folder_names(prefix) if name.lower() in _PARTS}
         if len(heads) > 1 or any(name.count("/") < 2 for name in rest):
             return prefix
         prefix += heads.pop() + "/"
