@@ -21,14 +21,13 @@ def table_console() -> Console:
     return Console() if sys.stdout.isatty() else Console(width=_FILE_WIDTH)
 
 
-def print_table(table: Table, console: Console | None = None) -> None:
+def print_table(table: Table, console: Console) -> None:
     """Print a table, over the console's width where that would cut it.
 
     Lines that the terminal breaks can be put right with a wider one; a number that is cut is lost.
     """
     from rich.console import Console
 
-    console = console or table_console()
     if not _fits(table, console.width):
         widest = Console(width=_WIDE).measure(table.rich()).maximum
         console = Console(file=console.file, width=max(console.width, widest))
