@@ -49,8 +49,8 @@ def test_the_rescue_of_a_single_collapsed_seed_counts(writer) -> None:
     writer.store.write(run_of("gence", ROW, 2), RunResult(metrics={"accuracy": 0.1, "offset/accuracy": 0.6}))
     record(writer.store, ROW, "anchor-0.1", [20.1, 22.1, 60.0])
     study = read_study(writer.store)
-    assert collapses(study, ["gence"]) == (1, 15)
-    assert collapses(study, ["anchor-0.1"]) == (0, 3)
+    assert collapses(study.accuracy, study.offset, ["gence"]) == (1, 15)
+    assert collapses(study.accuracy, study.offset, ["anchor-0.1"]) == (0, 3)
     offset = against(study.accuracy, "gence", study.titles)["offset"]
     assert (offset.up, len(offset.differences), offset.verdict) == (15, 15, 1)
     assert offset.mean == pytest.approx((14 * 0.1 + 50) / 15)
@@ -62,7 +62,7 @@ def test_where_no_offset_could_be_fitted_it_gains_nothing_and_the_network_has_co
     assert study.without_offset == 3
     assert len(study.complete_rows()) == 1
     assert against(study.accuracy, "gence", ["offset"])["offset"].differences == (0.0, 0.0, 0.0)
-    assert collapses(study, ["gence"]) == (3, 3)
+    assert collapses(study.accuracy, study.offset, ["gence"]) == (3, 3)
     ranks = mean_ranks(study.complete_rows())
     assert ranks["offset"] == ranks["gence"]
     assert "No offset could be fitted to 3 of plain GenCE's" in findings(study)[1]

@@ -9,6 +9,7 @@ import pytest
 from gence.experiment.store import Store
 from gence.paper.exhibit import ANCHORED
 from gence.paper.measure import Reader, measure
+from gence.paper.remedies import remedies
 from gence.paper.remedies_course import Course, read_courses
 from gence.paper.remedies_evidence import Study, read_study
 from gence.paper.results import default_results
@@ -29,7 +30,7 @@ def settings(data: str = "", model: str = "", recipe: str = "") -> list[str]:
 
 @pytest.fixture(scope="module")
 def courses() -> dict[str, dict[str, list[Course]]]:
-    return {one.setting.name: one.by_column for one in read_courses(Store(default_results()))}
+    return {one.setting.name: one.by_column for one in read_courses(remedies(), Store(default_results()))}
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +118,7 @@ def test_repairs_afterwards_repair_what_is_left(accuracy) -> None:
 def test_networks_whose_marginal_came_back_are_behind_the_anchored_of_their_seed(study) -> None:
     cells = {one.row.name: one.cells for one in study.accuracy}
     ahead: dict[bool, list[bool]] = {True: [], False: []}
-    for one in read_courses(Store(default_results())):
+    for one in read_courses(remedies(), Store(default_results())):
         plain, anchored = (cells[one.setting.name][name].by_seed for name in ("gence", "anchor-0.1"))
         for seed, course in zip(sorted(plain), one.by_column["gence"], strict=True):
             if course.epochs_out:

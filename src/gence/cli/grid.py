@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 _Names = Annotated[
     list[str],
-    typer.Argument(help="Exhibits (table1, ood, ...), remedies, open_choices, tuned, epoch_time, or GRID.toml files."),
+    typer.Argument(
+        help="Exhibits (table1, ood, ...), remedies, larger_batches, open_choices, tuned, epoch_time, or GRID.toml "
+        "files."
+    ),
 ]
 _StorePath = Annotated[Path | None, typer.Option("--store", help="Folder of records; results/paper of the checkout.")]
 _Rows = Annotated[str, typer.Option(help="Rows of an exhibit, separated by commas; * matches anything.")]

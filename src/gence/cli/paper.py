@@ -29,16 +29,18 @@ def register(app: typer.Typer) -> None:
         name: Annotated[
             str,
             typer.Argument(
-                help="table1, imbalanced, ece, ood, smoothing, reliability, batch_size, epoch_time, tuned, tuned_ece, "
-                "tuned_ood, remedies, remedies_ece, remedies_drift, remedies_course, open_choices, costs; or a folder "
-                "of records."
+                help="table1, imbalanced, ece, ood, smoothing, smoothing_ece, reliability, batch_size, epoch_time, "
+                "tuned, tuned_ece, tuned_ood, remedies, remedies_ece, remedies_drift, remedies_course, "
+                "larger_batches, open_choices, costs; or a folder of records."
             ),
         ],
         store: Annotated[
             Path | None, typer.Option("--store", help="Folder of records; results/paper by default.")
         ] = None,
         rows: Annotated[str, typer.Option(help="Rows, separated by commas; * matches anything.")] = "",
-        seeds: Annotated[int | None, typer.Option(help="Seeds a cell should have; 5, and 3 for remedies.")] = None,
+        seeds: Annotated[
+            int | None, typer.Option(help="Seeds a cell should have; 5, and 3 for studies of our own.")
+        ] = None,
         recipe: Annotated[str | None, typer.Option(help="Another recipe than the paper's.")] = None,
         format: Annotated[str, typer.Option("--format", help=", ".join(_FORMATS))] = "text",
     ) -> None:

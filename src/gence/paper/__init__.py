@@ -11,7 +11,7 @@ from gence.paper.exhibit import Exhibit
 EXHIBITS = ("table1", "imbalanced", "ece", "ood", "smoothing", "reliability", "batch_size")
 """The exhibits whose cells are training runs, in the paper's order. `epoch_time` is measured by a benchmark."""
 
-STUDIES = ("remedies",)
+STUDIES = ("remedies", "larger_batches")
 """Exhibits that the paper does not have."""
 
 

@@ -25,6 +25,7 @@ from gence.report.svg import as_svg, inlined
 from gence.report.tables import Cell, Table
 
 _HEADINGS = {
+    "smoothing_ece": "Label smoothing: calibration",
     "epoch_time": "Seconds per epoch",
     "tuned": "Every loss tuned: accuracy",
     "tuned_ece": "Every loss tuned: calibration",
@@ -33,6 +34,7 @@ _HEADINGS = {
     "remedies_ece": "Remedies: calibration",
     "remedies_drift": "Remedies: the drift itself",
     "remedies_course": "Remedies: when the marginal drifts",
+    "larger_batches": "An anchor in larger batches",
     "open_choices": "The recipe's open choices",
     "costs": "What it cost",
 }

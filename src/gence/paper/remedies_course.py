@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from gence.experiment.recipe import Recipe
 from gence.experiment.store import Store
+from gence.paper.exhibit import Exhibit
 from gence.paper.exhibit import Row as Setting
 from gence.paper.measure import Reader
 from gence.paper.remedies import CE, PLAIN, remedies
@@ -58,10 +59,10 @@ class SettingCourses:
 
 
 def read_courses(
-    store: Store, *, rows: Sequence[str] = (), seeds: int | None = None, recipe: Recipe | None = None
+    exhibit: Exhibit, store: Store, *, rows: Sequence[str] = (), seeds: int | None = None
 ) -> list[SettingCourses]:
-    """Read the drift of all recorded runs of the comparison; a setting without any is left out."""
-    exhibit, reader = remedies(recipe), Reader(store)
+    """Read the drift of all recorded runs of a comparison; a setting without any is left out."""
+    reader = Reader(store)
     seeds = exhibit.seeds if seeds is None else seeds
     found = []
     for row in exhibit.selected(rows):
@@ -83,8 +84,9 @@ def course_shown(
     store: Store, *, rows: Sequence[str] = (), seeds: int | None = None, recipe: Recipe | None = None
 ) -> tuple[Table, list[str]]:
     """Return the table, a line a remedy over all settings, and a paragraph that says it in words."""
-    settings = read_courses(store, rows=rows, seeds=seeds, recipe=recipe)
-    titles = {column.name: column.title for column in remedies(recipe).columns if not column.prefix}
+    exhibit = remedies(recipe)
+    settings = read_courses(exhibit, store, rows=rows, seeds=seeds)
+    titles = {column.name: column.title for column in exhibit.columns if not column.prefix}
     courses = {name: [one for setting in settings for one in setting.by_column[name]] for name in titles}
     lines = [
         Row(cells=(Cell(text=titles[name], value=titles[name]), *_cells(found)))

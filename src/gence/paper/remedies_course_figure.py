@@ -8,7 +8,7 @@ from gence.experiment.recipe import Recipe
 from gence.experiment.store import Store
 from gence.paper.figures import Drawing
 from gence.paper.panels import panels_figure
-from gence.paper.remedies import CE, PLAIN
+from gence.paper.remedies import CE, PLAIN, remedies
 from gence.paper.remedies_course import OUT, SettingCourses, read_courses
 from gence.paper.remedies_findings import START
 from gence.report.names import marks_for
@@ -63,7 +63,7 @@ def course_block(store: Store) -> str:
 
 
 def _settings(store: Store, recipe: Recipe | None) -> list[SettingCourses]:
-    return [one for one in read_courses(store, recipe=recipe) if any(one.by_column[name] for name in _LABELS)]
+    return [one for one in read_courses(remedies(recipe), store) if any(one.by_column[name] for name in _LABELS)]
 
 
 def _draw(axes: Axes, one: SettingCourses) -> None:

@@ -18,6 +18,12 @@ from gence.paper.remedies import PLAIN, remedies
 ALPHA = 0.05
 """Below this, a p-value (corrected for the number of lines) makes a difference one."""
 
+HOW_JUDGED = (
+    "A pair is two runs that share a setting and a seed. A difference is called one where the signed-rank test over "
+    f"all pairs has p < {ALPHA:g} after Holm's correction over all comparisons; where none is shown, there may be one "
+    "all the same."
+)
+
 _ROUNDING = 1e-9
 """Accuracies are shares of the test images; a subtraction leaves no more than this where two are equal."""
 
@@ -63,15 +69,20 @@ def read_study(
         metric: measure(remedies(recipe, metric), reader, rows=rows, seeds=seeds)
         for metric in ("accuracy", "ece", "marginal_kl")
     }
-    offsets = tuple(dataclasses.replace(column, prefix=OFFSET.prefix) for column in exhibit.columns)
     return Study(
         exhibit=exhibit,
         accuracy=with_all_offsets(found["accuracy"]),
         ece=with_all_offsets(found["ece"]),
         drift=found["marginal_kl"],
-        offset=measure(dataclasses.replace(exhibit, columns=offsets), reader, rows=rows, seeds=seeds),
+        offset=measure(after_offset(exhibit), reader, rows=rows, seeds=seeds),
         without_offset=sum(_without_offset(one) for one in found["accuracy"]),
     )
+
+
+def after_offset(exhibit: Exhibit) -> Exhibit:
+    """Return the exhibit with the same networks after the offset in every column."""
+    columns = tuple(dataclasses.replace(column, prefix=OFFSET.prefix) for column in exhibit.columns)
+    return dataclasses.replace(exhibit, columns=columns)
 
 
 def _without_offset(one: MeasuredRow) -> int:
@@ -124,24 +135,38 @@ class Evidence:
         median = statistics.median(self.differences)
         return 0 if self.p >= ALPHA or median * self.mean <= 0 else (1 if median > 0 else -1)
 
+    @property
+    def told(self) -> str:
+        """The verdict in words."""
+        return {1: "more accurate", -1: "less accurate", 0: "not told apart"}[self.verdict]
+
     def __str__(self) -> str:
         return f"{self.mean:+.2f} points, up in {self.up} of {len(self.differences)} pairs"
 
 
 def against(measured: Sequence[MeasuredRow], reference: str, names: Iterable[str]) -> dict[str, Evidence]:
     """Compare lines with a reference, as far as they have pairs; the p-values are corrected for their number."""
-    differences: dict[str, tuple[float, ...]] = {}
-    settings: dict[str, int] = {}
-    for name in names:
+    pairs = [(name, reference) for name in names if name != reference]
+    return {name: evidence for (name, _), evidence in compare_lines(measured, pairs).items()}
+
+
+def compare_lines(measured: Sequence[MeasuredRow], pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Evidence]:
+    """Compare one line with another, for each pair of their names, as far as runs share a setting and a seed.
+
+    The p-values are corrected for the number of comparisons.
+    """
+    differences: dict[tuple[str, str], tuple[float, ...]] = {}
+    settings: dict[tuple[str, str], int] = {}
+    for pair in pairs:
         by_row = [
             [found.by_seed[seed] - other.by_seed[seed] for seed in found.by_seed if seed in other.by_seed]
-            for found, other in ((one.cells[name], one.cells[reference]) for one in measured)
+            for found, other in ((one.cells[pair[0]], one.cells[pair[1]]) for one in measured)
         ]
-        if name != reference and any(by_row):
-            differences[name] = tuple(number for row in by_row for number in row)
-            settings[name] = sum(map(bool, by_row))
-    p = holm({name: wilcoxon_signed_rank(found, tolerance=_ROUNDING) for name, found in differences.items()})
-    return {name: Evidence(found, settings[name], p[name]) for name, found in differences.items()}
+        if any(by_row):
+            differences[pair] = tuple(number for row in by_row for number in row)
+            settings[pair] = sum(map(bool, by_row))
+    p = holm({pair: wilcoxon_signed_rank(found, tolerance=_ROUNDING) for pair, found in differences.items()})
+    return {pair: Evidence(found, settings[pair], p[pair]) for pair, found in differences.items()}
 
 
 def fewest_pairs(lines: int) -> int:
@@ -156,19 +181,19 @@ def fewest_pairs(lines: int) -> int:
     return n
 
 
-def collapses(study: Study, names: Iterable[str]) -> tuple[int, int]:
-    """Return how many networks of some columns collapsed, and of how many.
+def collapses(accuracy: Sequence[MeasuredRow], offset: Sequence[MeasuredRow], names: Iterable[str]) -> tuple[int, int]:
+    """Return how many networks of some columns collapsed, and of how many, from accuracies before and after the offset.
 
     A network has collapsed whose accuracy is below half of what the offset makes of it, or to which no offset could be
     fitted: its predictions are too sharp, or not finite.
     """
     names, collapsed, networks = tuple(names), 0, 0
-    for before, after in zip(study.accuracy, study.offset, strict=True):
+    for before, after in zip(accuracy, offset, strict=True):
         for name in names:
             shifted = after.cells[name].by_seed
-            for seed, accuracy in before.cells[name].by_seed.items():
+            for seed, number in before.cells[name].by_seed.items():
                 networks += 1
-                collapsed += seed not in shifted or accuracy < shifted[seed] / 2
+                collapsed += seed not in shifted or number < shifted[seed] / 2
     return collapsed, networks
 
 

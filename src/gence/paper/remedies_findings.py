@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from gence.paper.exhibit import OFFSET
 from gence.paper.measure import MeasuredRow
 from gence.paper.remedies import BATCH_SIZES, CE, PLAIN, PRIORS, STRENGTHS, anchor_column
-from gence.paper.remedies_evidence import ALPHA, Evidence, Study, against, collapses, fewest_pairs, mean_ranks
+from gence.paper.remedies_evidence import HOW_JUDGED, Evidence, Study, against, collapses, fewest_pairs, mean_ranks
+from gence.report.words import enumerated
 
 START = anchor_column(0.1, "batch")
 """What the documentation tells a reader to begin with."""
@@ -19,7 +20,6 @@ SCALE_END = anchor_column(1.0, "batch")
 """It has cross-entropy's gradient: the other end of the scale and no remedy."""
 
 _ANCHORS = tuple(anchor_column(strength, prior) for prior in PRIORS for strength in STRENGTHS)
-_TOLD = {1: "more accurate", -1: "less accurate", 0: "not told apart"}
 _KINDS = {
     "with plain GenCE": (PLAIN,),
     "with an anchor": (*(name for name in _ANCHORS if name != SCALE_END), "annealed"),
@@ -57,9 +57,7 @@ def findings(study: Study) -> list[str]:
         f"{recorded} of {wanted} runs are recorded.",
         f"What was found: {' '.join(found)}",
         _recommendation(study, compared),
-        "A pair is two runs that share a setting and a seed. A difference is called one where the signed-rank test "
-        f"over all pairs has p < {ALPHA:g} after Holm's correction over all lines; where none is shown, there may be "
-        "one all the same.",
+        HOW_JUDGED,
     ]
 
 
@@ -77,9 +75,11 @@ def choose(study: Study) -> Choice | None:
 
 
 def _collapse_sentence(study: Study) -> str:
-    counts = {kind: collapses(study, names) for kind, names in _KINDS.items()}
+    counts = {kind: collapses(study.accuracy, study.offset, names) for kind, names in _KINDS.items()}
     parts = [f"{collapsed} of {networks} {kind}" for kind, (collapsed, networks) in counts.items() if networks]
-    sentence = f"of the networks {_listed(parts)} collapsed (below half of what the offset makes of the same network)."
+    sentence = (
+        f"of the networks {enumerated(parts)} collapsed (below half of what the offset makes of the same network)."
+    )
     if study.without_offset:
         sentence += (
             f" No offset could be fitted to {study.without_offset} of plain GenCE's: there it counts as no gain."
@@ -104,7 +104,7 @@ def _difference_sentences(study: Study, compared: Mapping[str, Evidence]) -> lis
     if few:
         sentences.append(f"Too few pairs to tell, below {fewest}: {_titled(study, few)}.")
     if CE in compared:
-        sentences.append(f"CE against plain GenCE: {compared[CE]} ({_TOLD[compared[CE].verdict]}).")
+        sentences.append(f"CE against plain GenCE: {compared[CE]} ({compared[CE].told}).")
     return sentences
 
 
@@ -126,7 +126,7 @@ def _recommendation(study: Study, compared: Mapping[str, Evidence]) -> str:
     to_ce = against(study.accuracy, CE, [name])[name]
     return (
         f"{sentence} Recommended: {study.titles[name]}, {why}. Against plain GenCE it makes {compared[name]}; against "
-        f"CE {to_ce} ({_TOLD[to_ce.verdict]}). {_side_effects(study, name)} The argument's own default stays 0, the "
+        f"CE {to_ce} ({to_ce.told}). {_side_effects(study, name)} The argument's own default stays 0, the "
         "paper's loss."
     )
 
@@ -159,11 +159,7 @@ def _titled(study: Study, names: Iterable[str]) -> str:
     for prior, title in PRIORS.items():
         strengths = [f"{s:g}" for s in STRENGTHS if anchor_column(s, prior) in chosen]
         if strengths:
-            parts.append(f"anchor {_listed(strengths)} ({title})")
+            parts.append(f"anchor {enumerated(strengths)} ({title})")
     return "; ".join(
         [*parts, *(title for name, title in study.titles.items() if name in chosen and name not in _ANCHORS)]
     )
-
-
-def _listed(parts: Sequence[str]) -> str:
-    return " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else "".join(parts)

@@ -11,11 +11,13 @@ from gence.paper import EXHIBITS, load_exhibit
 from gence.paper.agreement import agreement
 from gence.paper.epoch_time import epoch_time_table
 from gence.paper.exhibit import SEEDS, Exhibit
+from gence.paper.larger_batches import larger_batches_shown
 from gence.paper.measure import measure
 from gence.paper.open_choices import search_sentence
 from gence.paper.remedies_course import course_shown
 from gence.paper.remedies_table import METRICS as REMEDIES
 from gence.paper.remedies_table import remedies_shown
+from gence.paper.smoothing import smoothing
 from gence.paper.tables import cost_table, exhibit_table, search_table
 from gence.paper.tuned import METRICS as TUNED
 from gence.paper.tuned import tuned
@@ -23,8 +25,20 @@ from gence.report.tables import Table
 
 _NOT_TUNED = "Nothing is tuned yet: gence tune table1 --rows ..."
 
-SHOWN = (*EXHIBITS, "epoch_time", *TUNED, *REMEDIES, "remedies_course", "open_choices", "costs")
+SHOWN = (
+    *EXHIBITS,
+    "smoothing_ece",
+    "epoch_time",
+    *TUNED,
+    *REMEDIES,
+    "remedies_course",
+    "larger_batches",
+    "open_choices",
+    "costs",
+)
 """Everything that has a table."""
+
+_STUDIES = {"remedies_course": course_shown, "larger_batches": larger_batches_shown}
 
 
 def shown(
@@ -41,7 +55,7 @@ def shown(
         name: one of `SHOWN`.
         store: where the records are.
         rows: patterns of row names, for exhibits.
-        seeds: how many seeds a cell should have; 5 by default, and 3 for the remedies.
+        seeds: how many seeds a cell should have; 5 by default, and 3 for the studies.
         recipe: the name of another recipe than the paper's, for exhibits.
     """
     check_choice("exhibit", name, SHOWN)
@@ -50,8 +64,8 @@ def shown(
     under = named_recipe(recipe) if recipe else None
     if name in REMEDIES:
         return remedies_shown(name, store, rows=rows, seeds=seeds, recipe=under)
-    if name == "remedies_course":
-        return course_shown(store, rows=rows, seeds=seeds, recipe=under)
+    if name in _STUDIES:
+        return _STUDIES[name](store, rows=rows, seeds=seeds, recipe=under)
     seeds = SEEDS if seeds is None else seeds
     if name == "open_choices":
         return search_table(store), [search_sentence(store)]
@@ -65,6 +79,8 @@ def shown(
         if not exhibit.rows:
             nothing = "Nothing that was tuned is judged on OOD sets." if tuned(store, under).rows else _NOT_TUNED
             return exhibit_table(exhibit, [], seeds), [nothing]
+    elif name == "smoothing_ece":
+        exhibit = smoothing(under, "ece")
     else:
         exhibit = load_exhibit(name, under)
     measured = measure(exhibit, store, rows=rows, seeds=seeds)

@@ -11,6 +11,7 @@ from gence.metrics import PairedDifference, Summary, holm, paired_difference, se
 from gence.report.aggregate import best_losses, by_seed, is_uneven, losses_in, never_trained
 from gence.report.names import loss_title
 from gence.report.quantities import MAIN, Quantity
+from gence.report.words import enumerated
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,7 +91,7 @@ class MetricVerdict:
         of = " of the losses that have every seed" if self.uneven else ""
         if len(titles) == 1:
             return f"{q.title}: {titles[0]} has the best mean{of}, {measured}."
-        return f"{q.title}: {_enumerated(titles)} share the best mean{of}, {q.text(summary.mean)}{unit}."
+        return f"{q.title}: {enumerated(titles)} share the best mean{of}, {q.text(summary.mean)}{unit}."
 
     def _against_reference(self) -> list[str]:
         """Return what the best losses and GenCE are worth against the reference."""
@@ -293,8 +294,4 @@ def _more_seeds(metrics: Sequence[MetricVerdict]) -> list[str]:
 def _listed(words: Sequence[str]) -> str:
     """Return words as an enumeration; abbreviations keep their capitals."""
     lowered = [word if word.isupper() else word[0].lower() + word[1:] for word in words]
-    return _enumerated(lowered)
-
-
-def _enumerated(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+    return enumerated(lowered)
