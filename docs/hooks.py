@@ -35,6 +35,7 @@ def figures() -> dict[str, str]:
     from gence.experiment.store import Store
     from gence.paper import load_exhibit
     from gence.paper.figures import reliability_drawings
+    from gence.paper.larger_batches_figure import batches_drawing
     from gence.paper.remedies_course_figure import course_drawing
     from gence.paper.remedies_figure import anchor_drawing
     from gence.paper.results import default_results
@@ -45,7 +46,7 @@ def figures() -> dict[str, str]:
         found = {path.name: path.read_text(encoding="utf-8") for path in write_figures(folder)}
     store = Store(default_results())
     reliability, _ = reliability_drawings(load_exhibit("reliability"), store)
-    for drawing in (*reliability, anchor_drawing(store), course_drawing(store)):
+    for drawing in (*reliability, anchor_drawing(store), course_drawing(store), batches_drawing(store)):
         if drawing is not None:  # without a record the page has no place for it either
             found[f"{drawing.name}.svg"] = as_svg(drawing.figure, drawing.name)
     return {**found, "loss-rows-and-columns.svg": rows_and_columns(), "loss-anchor.svg": between_losses()}

@@ -12,7 +12,9 @@ from gence.experiment.store import Store
 from gence.paper import load_exhibit
 from gence.paper.grids import grid_specs
 from gence.paper.larger_batches import SIZES, column_name, larger_batches
+from gence.paper.larger_batches_figure import batches_block, batches_figure
 from gence.paper.measure import Measured, measure
+from gence.paper.page import render_page
 from gence.paper.remedies_course import Course, read_courses
 from gence.paper.results import default_results
 from gence.paper.shown import shown
@@ -88,6 +90,25 @@ def test_a_single_loss_is_counted_and_not_compared(writer) -> None:
     write(writer.store, "anchored-400", [50.0], [0.1])
     _, notes = shown("larger_batches", writer.store, rows=[ROW], seeds=1)
     assert not any("against" in note for note in notes)
+
+
+def test_the_figure_has_both_lines_and_every_seed(writer) -> None:
+    assert batches_figure(writer.store) is None
+    assert "no figure" in batches_block(writer.store)
+    write(writer.store, "plain-100", [50.0, 52.0], [0.1])
+    write(writer.store, "plain-400", [10.0], [2.0])
+    write(writer.store, "anchored-400", [48.0], [0.1])
+    figure = batches_figure(writer.store)
+    assert figure is not None
+    (axes,) = (axes for axes in figure.axes if axes.get_visible())
+    assert axes.get_title() == "CIFAR-100, VGG-19, paper"
+    lines = {str(line.get_label()): line.get_xydata().tolist() for line in axes.lines}
+    assert lines["plain GenCE"] == [[100, 51], [400, 10]]
+    assert lines["anchor 0.1 (batch labels)"] == [[400, 48]]
+    assert [len(dots.get_offsets()) for dots in axes.collections] == [2, 0, 1, 0, 0, 1]
+    assert "](figures/larger-batches.svg)" in batches_block(writer.store)
+    section = render_page(writer.store).split('<section id="larger_batches">')[1].split("</section>")[0]
+    assert section.count('<figure class="wide">') == 1
 
 
 # What the documents say, held to the records

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gence.experiment.store import Store
+from gence.paper.larger_batches_figure import batches_block
 from gence.paper.measured import measured_table
 from gence.paper.remedies_course_figure import course_block
 from gence.paper.remedies_figure import figure_block
@@ -33,9 +34,10 @@ def renderers(store: Store, bench: Path) -> dict[str, Renderer]:
     """Return the functions that write each block, by name.
 
     A name of `gence show` is its table with the sentences around it; `remedies_figure` is the remedies' figure and
-    what it lacks, `remedies_course_figure` their drift over the epochs; `measured` and `measured_ece` are what the
-    store holds, a line a cell; `speed` is the loss's cost, a line a shape; `bench-NAME` is the table of the rows in
-    `NAME.json` of the folder of benchmarks, where small studies lie too.
+    what it lacks, `remedies_course_figure` their drift over the epochs, `larger_batches_figure` their accuracy against
+    batch size; `measured` and `measured_ece` are what the store holds, a line a cell; `speed` is the loss's cost, a
+    line a shape; `bench-NAME` is the table of the rows in `NAME.json` of the folder of benchmarks, where small studies
+    lie too.
 
     Args:
         store: where the records of the paper are.
@@ -44,6 +46,7 @@ def renderers(store: Store, bench: Path) -> dict[str, Renderer]:
     found: dict[str, Renderer] = {name: functools.partial(_exhibit, name, store) for name in SHOWN}
     found["remedies_figure"] = functools.partial(figure_block, store)
     found["remedies_course_figure"] = functools.partial(course_block, store)
+    found["larger_batches_figure"] = functools.partial(batches_block, store)
     found["measured"] = lambda: f"\n{measured_table(store)}\n"
     found["measured_ece"] = lambda: f"\n{measured_table(store, 'ece')}\n"
     if (bench / "loss.json").exists():

@@ -17,6 +17,7 @@ from gence.experiment.store import Store
 from gence.paper import load_exhibit
 from gence.paper.exhibit import COLUMNS
 from gence.paper.figures import Drawing, batch_size_drawings, reliability_drawings
+from gence.paper.larger_batches_figure import batches_drawing
 from gence.paper.remedies_course_figure import course_drawing
 from gence.paper.remedies_figure import anchor_drawing
 from gence.paper.shown import SHOWN, shown
@@ -144,7 +145,7 @@ def _drawings(name: str, store: Store, recipe: str | None) -> tuple[list[Drawing
         return reliability_drawings(load_exhibit(name, under), store)
     if name == "batch_size":
         return batch_size_drawings(load_exhibit(name, under), store)
-    ours = {"remedies": anchor_drawing, "remedies_course": course_drawing}
+    ours = {"remedies": anchor_drawing, "remedies_course": course_drawing, "larger_batches": batches_drawing}
     drawing = ours[name](store, under) if name in ours else None
     return [] if drawing is None else [drawing], []
 
