@@ -65,7 +65,7 @@ def test_counts_and_differences(writer) -> None:
         write(writer.store, "anchored-100", [55.0, 56.0, 57.0], [0.1, 0.1], row.name)
         write(writer.store, "anchored-200", [52.0, 53.0, 54.0], [2.0, 0.1], row.name)
     table, notes = shown("larger_batches", writer.store)
-    assert [cell.text for cell in table.rows[0].cells[2:6]] == [
+    assert [cell.text for cell in table.rows[0].cells[1:5]] == [
         "51.00 ± 1.00",
         "23.50 ± 22.95",
         "missing (0 of 3)",

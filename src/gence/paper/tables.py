@@ -19,15 +19,18 @@ _ABSENT = "–"
 def exhibit_table(exhibit: Exhibit, measured: Sequence[MeasuredRow], seeds: int = SEEDS) -> Table:
     """Return some rows of an exhibit beside the paper, up to three lines each: ours, the paper's, the difference.
 
+    An exhibit without printed values has a line a row, and no column that says whose it is.
+
     Args:
         exhibit: what to show.
         measured: its rows, as far as there are records.
         seeds: how many seeds a cell should have.
     """
+    whose = ("",) if _has_print(exhibit) else ()
     return Table(
         name=exhibit.name.replace("_", "-"),
         caption=_caption(exhibit, measured, seeds),
-        columns=(", ".join(exhibit.label_names), "", *(column.title for column in exhibit.columns)),
+        columns=(", ".join(exhibit.label_names), *whose, *(column.title for column in exhibit.columns)),
         rows=tuple(line for one in measured for line in _lines(exhibit, one)),
     )
 
@@ -106,6 +109,10 @@ def _number(value: float | None) -> Cell:
     return Cell(text="missing", value="") if value is None else Cell(text=f"{value:.1f}", value=value)
 
 
+def _has_print(exhibit: Exhibit) -> bool:
+    return any(row.printed for row in exhibit.rows)
+
+
 def _lines(exhibit: Exhibit, one: MeasuredRow) -> list[Row]:
     label = ", ".join(one.row.labels)
     measured = [one.cells[column.name] for column in exhibit.columns]
@@ -113,7 +120,7 @@ def _lines(exhibit: Exhibit, one: MeasuredRow) -> list[Row]:
     ours = Row(
         cells=(
             _text(label),
-            _text("ours"),
+            *((_text("ours"),) if _has_print(exhibit) else ()),
             *(
                 measured_cell(found, column.name == best)
                 for found, column in zip(measured, exhibit.columns, strict=True)
