@@ -18,7 +18,9 @@ from gence.experiment.store import Store
 from gence.paper.larger_batches_figure import batches_block
 from gence.paper.measured import measured_table
 from gence.paper.remedies_course_figure import course_block
+from gence.paper.remedies_evidence import read_study
 from gence.paper.remedies_figure import figure_block
+from gence.paper.remedies_findings import headline
 from gence.paper.shown import SHOWN, shown
 from gence.paper.small_study import study_table
 from gence.paper.speed import speed_table
@@ -35,9 +37,9 @@ def renderers(store: Store, bench: Path) -> dict[str, Renderer]:
 
     A name of `gence show` is its table with the sentences around it; `remedies_figure` is the remedies' figure and
     what it lacks, `remedies_course_figure` their drift over the epochs, `larger_batches_figure` their accuracy against
-    batch size; `measured` and `measured_ece` are what the store holds, a line a cell; `speed` is the loss's cost, a
-    line a shape; `bench-NAME` is the table of the rows in `NAME.json` of the folder of benchmarks, where small studies
-    lie too.
+    batch size, `headline` what GenCE makes there against cross-entropy; `measured` and `measured_ece` are what the
+    store holds, a line a cell; `speed` is the loss's cost, a line a shape; `bench-NAME` is the table of the rows in
+    `NAME.json` of the folder of benchmarks, where small studies lie too.
 
     Args:
         store: where the records of the paper are.
@@ -47,6 +49,7 @@ def renderers(store: Store, bench: Path) -> dict[str, Renderer]:
     found["remedies_figure"] = functools.partial(figure_block, store)
     found["remedies_course_figure"] = functools.partial(course_block, store)
     found["larger_batches_figure"] = functools.partial(batches_block, store)
+    found["headline"] = lambda: f"\n{headline(read_study(store))}\n\n"
     found["measured"] = lambda: f"\n{measured_table(store)}\n"
     found["measured_ece"] = lambda: f"\n{measured_table(store, 'ece')}\n"
     if (bench / "loss.json").exists():

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gence.paper.exhibit import OFFSET
 from gence.paper.measure import MeasuredRow
-from gence.paper.remedies import BATCH_SIZES, CE, PLAIN, PRIORS, STRENGTHS, anchor_column
+from gence.paper.remedies import BATCH_SIZES, CE, PLAIN, PRIORS, STRENGTHS, N, anchor_column
 from gence.paper.remedies_evidence import HOW_JUDGED, Evidence, Study, against, collapses, fewest_pairs, mean_ranks
 from gence.report.words import enumerated
 
@@ -59,6 +59,35 @@ def findings(study: Study) -> list[str]:
         _recommendation(study, compared),
         HOW_JUDGED,
     ]
+
+
+def headline(study: Study) -> str:
+    """Return what the documented start and plain GenCE make against cross-entropy, as Markdown.
+
+    Pairs are of runs that share a setting and a seed.
+    """
+    compared = against(study.accuracy, CE, [START, PLAIN])
+    if not compared:
+        return "Nothing of the comparison of remedies is measured yet."
+    lines = []
+    for name, title in ((START, "GenCE with an anchor of 0.1"), (PLAIN, "plain GenCE")):
+        if name in compared:
+            means = [f"{mean:+.1f} under `{recipe}`" for recipe, mean in _by_recipe(study, name).items()]
+            lines.append(f"- **{title}**: {compared[name]} ({compared[name].told}); {enumerated(means)}.")
+    return (
+        f"Accuracy less cross-entropy's, over {len(study.accuracy)} settings (data, network, recipe) with {N} labels "
+        f"and {study.exhibit.seeds} seeds of each; the recipe is the same for every loss, and none is tuned:\n\n"
+        + "\n".join(lines)
+    )
+
+
+def _by_recipe(study: Study, name: str) -> dict[str, float]:
+    """Mean difference to cross-entropy under each recipe that has pairs."""
+    found = {
+        recipe: against([one for one in study.accuracy if one.row.labels[-1] == recipe], CE, [name])
+        for recipe in dict.fromkeys(one.row.labels[-1] for one in study.accuracy)
+    }
+    return {recipe: evidence[name].mean for recipe, evidence in found.items() if name in evidence}
 
 
 def choose(study: Study) -> Choice | None:
