@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gence import theory
 from gence.losses import gen_cross_entropy
@@ -19,7 +20,7 @@ from gence.theory import (
     random_population,
     risk,
 )
-from gence.theory.finite_batch import batch_multisets, multinomial_probabilities
+from gence.theory.finite_batch import batch_multisets, expected_batch_loss, multinomial_probabilities
 
 POPULATION = random_population(4, 3, seed=1)
 
@@ -155,3 +156,64 @@ def test_one_batch_size_is_no_table_of_them():
 def test_a_kernel_alone_is_no_population(call):
     with pytest.raises(TypeError, match="population: expected a Population, got Tensor; Population"):
         call(torch.full((3, 2), 0.5))
+
+
+@pytest.mark.parametrize("own_prior", [True, False])
+@pytest.mark.parametrize("anchor", [0.0, 0.3, 1.0, 2.0])
+@pytest.mark.parametrize("spread", [1.0, 500.0])
+def test_derivatives_are_those_of_the_function(anchor, own_prior, spread):
+    """Spread 500: exponentials underflow, and only sums in log space are right."""
+    score = GenCE(anchor=anchor, prior=None if own_prior else torch.tensor([0.2, 0.3, 0.5]).double())
+    objective = expected_batch_loss(POPULATION, 3, score)
+    logits = spread * torch.randn(2, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    def value(flat):
+        """The definition, a log-sum a batch."""
+        u = flat.view(4, 3).log_softmax(1)
+        sums = (objective.counts.log()[:, :, None] + u).logsumexp(1)
+        return objective.constant - (objective.linear * u).sum() + (objective.weights * sums).sum()
+
+    for point, f, slope, curvature in zip(
+        logits, objective.values(logits), objective.gradients(logits), objective.hessians(logits), strict=True
+    ):
+        torch.testing.assert_close(f, value(point), rtol=1e-13, atol=1e-13)
+        torch.testing.assert_close(slope, torch.func.grad(value)(point), rtol=0, atol=1e-13)
+        expected = torch.func.jacrev(torch.func.grad(value))(point)
+        torch.testing.assert_close(curvature, expected, rtol=0, atol=1e-13)
+
+
+class LargestTensor(TorchDispatchMode):
+    """Notes how many entries the largest result of any operation has."""
+
+    entries = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor):
+            self.entries = max(self.entries, result.numel())
+        return result
+
+
+def test_minimisation_holds_no_table_for_each_row_of_the_hessian():
+    """20,349 batches of 6 inputs, 3 classes: one table has 366,282 entries, one for each row and start 26 million."""
+    population = random_population(6, 3, seed=1)
+    with LargestTensor() as largest:
+        found = minimise_batch_risk(population, 16)
+    assert found.distance_to(population.kernel) < 1e-8
+    assert largest.entries <= 2_000_000
+
+
+def test_sizes_of_a_minimisation_are_limited():
+    many = random_population(100, 20, seed=1)
+    with pytest.raises(ValueError, match=r"population: 100 inputs of 20 classes .*for 4 starts.*use fewer inputs"):
+        minimise_batch_risk(many, 1, GenCE(anchor=0.1))
+    one = random_population(1, 2, seed=1)
+    for anchor in (0.0, 0.1):
+        with pytest.raises(ValueError, match=r"batch_size: 20000000 draws show a class in .*use a smaller batch"):
+            batch_risk(one, one.kernel, 20_000_000, GenCE(anchor=anchor))
+
+
+def test_a_minimisation_that_gives_up_says_what_to_change():
+    with pytest.warns(RuntimeWarning, match=r"at most 2 steps .* Raise max_steps"):
+        minimise_batch_risk(POPULATION, 3, max_steps=2)
+    assert minimise_batch_risk(POPULATION, 3, tolerance=1e-6).tolerance == 1e-6

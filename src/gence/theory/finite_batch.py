@@ -23,11 +23,13 @@ from torch import Tensor
 
 from gence.theory._checks import checked_count
 from gence.theory.kernels import Population, check_population
-from gence.theory.minimise import Minimisers, minimise_objective
+from gence.theory.log_sum_risk import LogSumRisk
+from gence.theory.minimise import MOST_STEPS, Minimisers, minimise_objective
 from gence.theory.risk import checked_log_forecast, risk
 from gence.theory.scores import GenCE
 
-MOST_ENTRIES = 2_000_000  # of the (batches, m, K) table that an expectation sums; a minimisation holds many of them
+MOST_ENTRIES = 2_000_000  # of the (batches, m, K) table that an expectation sums
+MOST_HESSIAN_ENTRIES = 4_000_000  # over all starts of a minimisation: 1000 entries of a forecast for four of them
 
 
 def batch_multisets(points: int, batch_size: int) -> Tensor:
@@ -50,77 +52,60 @@ def multinomial_probabilities(counts: Tensor, weights: Tensor) -> Tensor:
     return (log_orders + counts @ weights.log()).exp()
 
 
-@dataclass(frozen=True, eq=False)
-class BatchRisk:
-    """Expected batch loss as a function of log-forecasts (m, K); see ``batch_risk``."""
+def expected_batch_loss(population: Population, batch_size: int, score: GenCE | None = None) -> LogSumRisk:
+    """Enumerate the batches of ``batch_size`` draws: the expected loss as a function of the forecast.
 
-    population: Population
-    score: GenCE
-    counts: Tensor  # (batches, m)
-    probabilities: Tensor  # (batches,)
-
-    @classmethod
-    def of(cls, population: Population, batch_size: int, score: GenCE | None = None) -> BatchRisk:
-        """Enumerate the batches of ``batch_size`` draws from ``population``."""
-        check_population(population)
-        batch_size = checked_count("batch_size", batch_size, 1)
-        score = GenCE() if score is None else score
-        if not isinstance(score, GenCE):
-            raise TypeError(
-                f"score: expected GenCE, which batches change, got {score!r}; a pointwise score has risk()."
-            )
-        points, K = population.points, population.classes
-        number = math.comb(points + batch_size - 1, batch_size)
-        if number * points * K > MOST_ENTRIES:
-            raise ValueError(
-                f"batch_size: {points} inputs give {number} different batches of {batch_size}, with {K} classes a "
-                f"table of {number * points * K} numbers, more than {MOST_ENTRIES}; use fewer inputs or a smaller "
-                "batch."
-            )
-        score.prior_of(population)  # a prior of another number of classes is named before it is multiplied
-        counts = batch_multisets(points, batch_size)
-        return cls(population, score, counts, multinomial_probabilities(counts, population.weights))
-
-    @property
-    def batch_size(self) -> int:
-        """B."""
-        return int(self.counts[0].sum())
-
-    def __call__(self, log_forecast: Tensor) -> Tensor:
-        """Exact expected loss: CE + E[T_k log S_k] / B, plus the anchor; +inf where a label that occurs is given 0."""
-        population, B = self.population, self.batch_size
-        # log sum_j p_jk; an input that the batch lacks has log 0 = -inf and drops out of the sum.
-        log_s = (self.counts.log()[:, :, None] + log_forecast).logsumexp(1)  # (batches, K)
-        label_mass = self.counts @ population.kernel / B  # (batches, K): E[T_k / B] given the batch's inputs
-        weights = population.weights[:, None] * population.kernel
-        cross_entropy = -torch.where(weights > 0, weights * log_forecast, 0.0).sum()
-        generative: Tensor = cross_entropy + self.probabilities @ _product(label_mass, log_s).sum(1)
-        # inf - inf otherwise. The same convention as the score's: 0/0 is +inf.
-        generative = torch.where(cross_entropy == torch.inf, torch.inf, generative)
-        if self.score.anchor == 0:
-            return generative
-        prior = label_mass if self.score.prior is None else self.score.prior
-        cross: Tensor = self.probabilities @ _product(prior, log_s - math.log(B)).sum(1)
-        divergence: Tensor = self._prior_information() - cross
-        return generative + self.score.anchor * divergence
-
-    def _prior_information(self) -> Tensor:
-        """E sum_k pi_k log pi_k of the anchor's prior; the batch's own label counts are binomial(B, pi_k)."""
-        if self.score.prior is not None:
-            return torch.xlogy(self.score.prior, self.score.prior).sum()
-        B, pi = self.batch_size, self.population.prior[:, None]
-        counts = torch.arange(B + 1, dtype=torch.float64)  # (B + 1,)
-        log_choose = torch.lgamma(torch.tensor(B + 1.0, dtype=torch.float64))
-        log_choose = log_choose - torch.lgamma(counts + 1) - torch.lgamma(B - counts + 1)
-        rest = (1 - pi).clamp_min(0)  # weights that sum to 1 + 2e-16 give a certain class a pi above 1
-        probability = (log_choose + torch.xlogy(counts, pi) + torch.xlogy(B - counts, rest)).exp()  # (K, B + 1)
-        share = counts / B
-        return (probability * torch.xlogy(share, share)).sum()
+    It is CE + E[T_k log S_k] / B, plus the anchor; +inf where a label that occurs is given 0.
+    """
+    check_population(population)
+    B = checked_count("batch_size", batch_size, 1)
+    score = GenCE() if score is None else score
+    if not isinstance(score, GenCE):
+        raise TypeError(f"score: expected GenCE, which batches change, got {score!r}; a pointwise score has risk().")
+    _check_size(population, B)
+    score.prior_of(population)  # a prior of another number of classes is named before it is multiplied
+    counts = batch_multisets(population.points, B)
+    probabilities = multinomial_probabilities(counts, population.weights)[:, None]
+    label_mass = counts @ population.kernel / B  # (batches, K): E[T_k / B] given the batch's inputs
+    prior = label_mass if score.prior is None else score.prior
+    constant = score.anchor * (_prior_information(population, B, score) + math.log(B))  # KL(prior || S / B)
+    return LogSumRisk(
+        constant=constant,
+        linear=population.weights[:, None] * population.kernel,
+        counts=counts,
+        weights=probabilities * (label_mass - score.anchor * prior),
+    )
 
 
-def _product(mass: Tensor, log_values: Tensor) -> Tensor:
-    """mass * log_values with 0 * -inf = 0: a class that the batch cannot show costs nothing."""
-    return torch.where(mass > 0, mass * log_values, 0.0)
+def _check_size(population: Population, B: int) -> None:
+    points, K = population.points, population.classes
+    number = math.comb(points + B - 1, B)
+    if number * points * K > MOST_ENTRIES:
+        raise ValueError(
+            f"batch_size: {points} inputs give {number} different batches of {B}, with {K} classes a table of "
+            f"{number * points * K} numbers, more than {MOST_ENTRIES}; use fewer inputs or a smaller batch."
+        )
+    if (B + 1) * K > MOST_ENTRIES:  # one input alone makes one batch, however long
+        raise ValueError(
+            f"batch_size: {B} draws show a class in {B + 1} ways, {K} classes in a table of {(B + 1) * K} numbers, "
+            f"more than {MOST_ENTRIES}; use a smaller batch."
+        )
+
+
+def _prior_information(population: Population, B: int, score: GenCE) -> Tensor:
+    """E sum_k pi_k log pi_k of the anchor's prior; the batch's own label counts are binomial(B, pi_k)."""
+    if score.anchor == 0:
+        return torch.zeros((), dtype=torch.float64)
+    if score.prior is not None:
+        return torch.xlogy(score.prior, score.prior).sum()
+    pi = population.prior[:, None]
+    counts = torch.arange(B + 1, dtype=torch.float64)  # (B + 1,)
+    log_choose = torch.lgamma(torch.tensor(B + 1.0, dtype=torch.float64))
+    log_choose = log_choose - torch.lgamma(counts + 1) - torch.lgamma(B - counts + 1)
+    rest = (1 - pi).clamp_min(0)  # weights that sum to 1 + 2e-16 give a certain class a pi above 1
+    probability = (log_choose + torch.xlogy(counts, pi) + torch.xlogy(B - counts, rest)).exp()  # (K, B + 1)
+    share = counts / B
+    return (probability * torch.xlogy(share, share)).sum()
 
 
 def batch_risk(population: Population, forecast: Tensor, batch_size: int, score: GenCE | None = None) -> float:
@@ -136,17 +121,47 @@ def batch_risk(population: Population, forecast: Tensor, batch_size: int, score:
         The expected loss, +inf if the forecast gives 0 to a label that occurs. Subtract log B to compare it with the
         population risk, which averages where a batch sums.
     """
-    return BatchRisk.of(population, batch_size, score)(checked_log_forecast(population, forecast)).item()
+    objective = expected_batch_loss(population, batch_size, score)
+    return objective.at(checked_log_forecast(population, forecast)[None]).item()
 
 
 def minimise_batch_risk(
-    population: Population, batch_size: int, score: GenCE | None = None, *, starts: int = 4, seed: int = 0
+    population: Population,
+    batch_size: int,
+    score: GenCE | None = None,
+    *,
+    starts: int = 4,
+    seed: int = 0,
+    tolerance: float = 1e-13,
+    max_steps: int = MOST_STEPS,
 ) -> Minimisers:
-    """Minimise the expected batch loss over all forecasts from random starts."""
-    objective = BatchRisk.of(population, batch_size, score)
-    if objective.batch_size < 2 and objective.score.anchor == 0:
+    """Minimise the expected batch loss over all forecasts from random starts.
+
+    Args:
+        population: P_X and q; the largest that is taken needs some hundred MB and a minute or less.
+        batch_size: B, at least 2 for plain GenCE.
+        score: GenCE with its anchor; plain GenCE when None.
+        starts, seed, tolerance, max_steps: those of ``minimise``.
+    """
+    objective = expected_batch_loss(population, batch_size, score)
+    if batch_size < 2 and (score is None or score.anchor == 0):
         raise ValueError("batch_size: expected at least 2, got 1; one row alone has loss 0 whatever the forecast.")
-    return minimise_objective(objective, (population.points, population.classes), starts=starts, seed=seed)
+    starts = checked_count("starts", starts, 1)
+    size = population.points * population.classes
+    if starts * size**2 > MOST_HESSIAN_ENTRIES:
+        raise ValueError(
+            f"population: {population.points} inputs of {population.classes} classes give Hessians of {size} x {size}, "
+            f"{starts * size**2} numbers for {starts} starts, more than {MOST_HESSIAN_ENTRIES}; use fewer inputs, "
+            "classes or starts."
+        )
+    return minimise_objective(
+        objective,
+        (population.points, population.classes),
+        starts=starts,
+        seed=seed,
+        tolerance=tolerance,
+        max_steps=max_steps,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

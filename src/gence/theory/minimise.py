@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from gence.theory.scores import Score
 
 _STEP_SIZES = tuple(2.0**-i for i in range(12))
 _LONGEST_STEP = 4.0  # in logits: a risk that is minimised at infinity must not overflow on the way
-_MOST_STEPS = 2000  # most starts need some tens; the curved valley of a nearly incomplete kernel takes hundreds
+MOST_STEPS = 2000  # most starts need some tens; the curved valley of a nearly incomplete kernel takes hundreds
 _EQUAL_RISKS = 1e-10  # starts that reached the minimum agree to rounding, about 1e-15
 
 
@@ -72,7 +73,7 @@ def minimise(
     starts: int = 6,
     seed: int = 0,
     tolerance: float = 1e-13,
-    max_steps: int = _MOST_STEPS,
+    max_steps: int = MOST_STEPS,
 ) -> Minimisers:
     """Minimise the population risk of ``score`` over all forecasts.
 
@@ -93,9 +94,14 @@ def minimise(
         False.
     """
     check_population(population)
+    shape = population.points, population.classes
+
+    def value(flat: Tensor) -> Tensor:
+        return expected_score(score, population, flat.view(shape).log_softmax(1))
+
     return minimise_objective(
-        lambda log_forecast: expected_score(score, population, log_forecast),
-        (population.points, population.classes),
+        Differentiated(value),
+        shape,
         starts=starts,
         seed=seed,
         tolerance=tolerance,
@@ -103,16 +109,41 @@ def minimise(
     )
 
 
+class Objective(Protocol):
+    """A smooth function of logits, at many of them at once: (n, m * K)."""
+
+    def values(self, logits: Tensor) -> Tensor:
+        """Return (n,) values."""
+        ...
+
+    def gradients(self, logits: Tensor) -> Tensor:
+        """Return (n, m * K) gradients."""
+        ...
+
+    def hessians(self, logits: Tensor) -> Tensor:
+        """Return (n, m * K, m * K) Hessians."""
+        ...
+
+
+class Differentiated:
+    """The objective that automatic differentiation makes of a function of logits (m * K,)."""
+
+    def __init__(self, value: Callable[[Tensor], Tensor]) -> None:
+        self.values = torch.func.vmap(value)
+        self.gradients = torch.func.vmap(torch.func.grad(value))
+        self.hessians = torch.func.vmap(torch.func.jacrev(torch.func.grad(value)))
+
+
 def minimise_objective(
-    objective: Callable[[Tensor], Tensor],
+    objective: Objective,
     shape: tuple[int, int],
     *,
     starts: int = 6,
     seed: int = 0,
     tolerance: float = 1e-13,
-    max_steps: int = _MOST_STEPS,
+    max_steps: int = MOST_STEPS,
 ) -> Minimisers:
-    """Minimise any smooth function of log-forecasts (m, K) by Newton's method, all starts at once.
+    """Minimise any smooth function of the logits of (m, K) forecasts by Newton's method, all starts at once.
 
     The Newton step uses |eigenvalue| of the Hessian, so that it leaves saddles instead of walking into them, and each
     start takes the best of twelve step lengths. L-BFGS stalls near 1e-6 in flat valleys such as an incomplete
@@ -124,36 +155,29 @@ def minimise_objective(
         raise ValueError(f"tolerance: expected a gradient entry >= 0, got {tolerance}.")
     generator = torch.Generator().manual_seed(seed)
     logits = 2 * torch.randn(starts, m * K, generator=generator, dtype=torch.float64)
-
-    def value(flat: Tensor) -> Tensor:
-        return objective(flat.view(m, K).log_softmax(1))
-
-    values = torch.func.vmap(value)
-    gradients = torch.func.vmap(torch.func.grad(value))
-    hessians = torch.func.vmap(torch.func.jacrev(torch.func.grad(value)))
     sizes = torch.tensor((*_STEP_SIZES, 0.0), dtype=torch.float64)  # 0: stay, where no step helps
 
-    gradient = gradients(logits)
+    gradient = objective.gradients(logits)
     for _ in range(max_steps):
         moving = torch.nonzero(gradient.abs().amax(1) > tolerance)[:, 0]  # (moving,): the starts that still move
         if len(moving) == 0:
             break
         here, slope = logits[moving], gradient[moving]
-        eigenvalues, vectors = torch.linalg.eigh(hessians(here))
+        eigenvalues, vectors = torch.linalg.eigh(objective.hessians(here))
         scale = eigenvalues.abs().clamp_min(1e-14)
         step = -(vectors @ ((vectors.mT @ slope[..., None]) / scale[..., None]))[..., 0]  # (moving, mK)
         step = step * (_LONGEST_STEP / step.abs().amax(1, keepdim=True).clamp_min(_LONGEST_STEP))
         candidates = here + sizes[:, None, None] * step  # (sizes, moving, mK)
-        candidate_values = values(candidates.flatten(0, 1)).view(len(sizes), len(moving))
+        candidate_values = objective.values(candidates.flatten(0, 1)).view(len(sizes), len(moving))
         # Near the minimum values tie to rounding; there the full Newton step is the accurate one.
         best = candidate_values.amin(0)
         close = candidate_values[0] <= best + 1e-15 * (1 + best.abs())
         chosen = torch.where(close, 0, candidate_values.argmin(0))
         logits[moving] = candidates[chosen, torch.arange(len(moving))]
-        gradient[moving] = gradients(logits[moving])
+        gradient[moving] = objective.gradients(logits[moving])
     found = Minimisers(
         forecasts=logits.view(starts, m, K).softmax(-1),
-        risks=values(logits),
+        risks=objective.values(logits),
         gradient_norm=gradient.abs().max().item(),
         tolerance=tolerance,
     )
