@@ -107,6 +107,20 @@ def test_half_is_not_enough_for_an_anchor_point():
     assert completeness(kernel).rank == 3
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("small", [0.05, 0.1, 1 / 6, 0.15, 0.2, 0.22])
+def test_rounding_makes_no_anchor_point_of_a_half(dtype, small):
+    """Rows that sum to a little less than 1 are divided by that: 1/2 becomes more than 1/2."""
+    large = 0.5 - small
+    kernel = torch.tensor(
+        [[0.5, 0, small, large], [0, 0.5, large, small], [small, large, 0.5, 0], [large, small, 0, 0.5]], dtype=dtype
+    )
+    found = completeness(kernel, tolerance=1e-7)
+    assert not found.complete
+    assert not found.has_anchor_points
+    assert not has_anchor_points(kernel)
+
+
 def test_proportional_columns_are_incomplete():
     population = proportional_population(6, 4, ratio=0.25)
     torch.testing.assert_close(population.kernel[:, 3], 0.25 * population.kernel[:, 2])
@@ -167,7 +181,15 @@ def test_constructors_refuse_what_they_cannot_make():
             proportional_population(3, 3, ratio=ratio)
     with pytest.raises(ValueError, match=r"sharpness: expected a finite factor.*got nan"):
         random_population(3, 3, sharpness=math.nan)
+    with pytest.raises(TypeError, match=r"sharpness: expected a finite factor.*got str"):
+        random_population(3, 3, sharpness="1")
+    with pytest.raises(TypeError, match=r"strength: expected a number.*got NoneType"):
+        anchor_point_population(3, 3, strength=None)
+    with pytest.raises(TypeError, match=r"ratio: expected a finite ratio.*got str"):
+        proportional_population(3, 3, ratio="1")
     for make in (random_population, anchor_point_population, proportional_population):
+        with pytest.raises(TypeError, match=r"seed: expected a whole number, got 1\.5"):
+            make(3, 3, seed=1.5)
         with pytest.raises(ValueError, match="points: expected at least 1, got -1"):
             make(-1, 2)
         with pytest.raises(ValueError, match="classes: expected at least 2, got 1"):
@@ -179,6 +201,10 @@ def test_constructors_refuse_what_they_cannot_make():
         gaussian_population(torch.cat([GRID, torch.tensor([[100.0]])]), means, covariances)
     with pytest.raises(ValueError, match="grid: expected finite numbers, got nan"):
         gaussian_population(GRID * math.nan, means, covariances)
+    with pytest.raises(ValueError, match=r"grid, means: expected \(m, d\) with m >= 1 .*got \(0, 1\)"):
+        gaussian_population(GRID[:0], means, covariances)
+    with pytest.raises(ValueError, match=r"means: expected at least 2 components.*got \(1, 1\)"):
+        gaussian_population(GRID, means[:1], covariances[:1])
     with pytest.raises(ValueError, match=r"priors: .*got 0 for component 1; drop the components"):
         gaussian_population(GRID, means, covariances, torch.tensor([1.0, 0.0]))
 
@@ -187,6 +213,18 @@ def test_constructors_refuse_what_they_cannot_make():
 def test_tolerance_is_checked(tolerance):
     with pytest.raises(ValueError, match=rf"tolerance: .*\[0, 1\), got {tolerance}"):
         completeness(torch.eye(2), tolerance=tolerance)
+
+
+def test_a_tolerance_is_a_number():
+    with pytest.raises(TypeError, match=r"tolerance: expected a fraction .*got str"):
+        completeness(torch.eye(2), tolerance="small")
+
+
+def test_half_precision_is_to_be_divided_in_float64():
+    kernel = torch.tensor([[0.1, 0.2, 0.7]], dtype=torch.float16)
+    with pytest.raises(ValueError, match=r"row 0 sums to 1\.0001.*divide each row by its sum, in float64"):
+        Population(kernel)
+    Population(kernel.double() / kernel.double().sum(1, keepdim=True))
 
 
 def test_marginals():

@@ -32,6 +32,14 @@ def checked_count(name: str, value: Any, least: int) -> int:
     return count
 
 
+def checked_seed(seed: Any) -> int:
+    """Return ``seed`` as an int after checking that it is a whole number."""
+    try:
+        return operator.index(seed)
+    except TypeError:
+        raise TypeError(f"seed: expected a whole number, got {seed!r}.") from None
+
+
 def checked_anchor(anchor: float) -> float:
     """Return ``anchor`` as a number after checking that it is finite and not negative.
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gence.theory.kernels import check_gaussians, check_kernel
+from gence.losses._checks import check_number
+from gence.theory.kernels import SIMPLEX_TOLERANCE, check_gaussians, check_kernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +46,7 @@ def completeness(kernel: Tensor, *, tolerance: float = 1e-10) -> Completeness:
     """
     kernel = check_kernel(kernel)
     m, K = kernel.shape
+    check_number("tolerance", tolerance, "a fraction of the largest singular value in [0, 1)")
     if not 0 <= tolerance < 1:
         raise ValueError(f"tolerance: expected a fraction of the largest singular value in [0, 1), got {tolerance}.")
     # full_matrices: with m < K the missing right singular vectors are null directions too.
@@ -61,8 +63,12 @@ def completeness(kernel: Tensor, *, tolerance: float = 1e-10) -> Completeness:
 
 
 def has_anchor_points(kernel: Tensor) -> bool:
-    """Whether each class k has an input with q(k|x) > 1/2 (paper, appendix, example 1): sufficient for completeness."""
-    return bool((check_kernel(kernel).amax(0) > 0.5).all())
+    """Whether each class k has an input with q(k|x) > 1/2 (paper, appendix, example 1): sufficient for completeness.
+
+    More than 1/2 by more than 1e-6, which rounding can add: 1/2 itself is not enough, and a kernel whose anchor points
+    are that close to it could be incomplete in float64.
+    """
+    return bool((check_kernel(kernel).amax(0) > 0.5 + SIMPLEX_TOLERANCE).all())
 
 
 def distinct_gaussians(means: Tensor, covariances: Tensor) -> bool:

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gence.theory._checks import check_tensor, checked_count
+from gence.losses._checks import check_number
+from gence.theory._checks import check_tensor, checked_count, checked_seed
 
 SIMPLEX_TOLERANCE = 1e-6  # float32 input rounds by this much; it is normalised again in float64
 
@@ -37,9 +38,8 @@ def check_kernel(kernel: Tensor, name: str = "kernel") -> Tensor:
     error = (kernel.sum(1) - 1).abs()
     if bool((error > SIMPLEX_TOLERANCE).any()):
         row = int(error.argmax())
-        raise ValueError(
-            f"{name}: row {row} sums to {kernel[row].sum().item():.12g}, expected 1; divide each row by its sum."
-        )
+        total = kernel[row].sum().item()
+        raise ValueError(f"{name}: row {row} sums to {total:.12g}, expected 1; divide each row by its sum, in float64.")
     return kernel / kernel.sum(1, keepdim=True)
 
 
@@ -60,7 +60,9 @@ def check_weights(weights: Tensor, points: int, name: str = "weights", each: str
             f"drop the {each}s that have weight 0 from the other arguments too."
         )
     if abs(weights.sum().item() - 1) > SIMPLEX_TOLERANCE:
-        raise ValueError(f"{name}: sum to {weights.sum().item():.12g}, expected 1; divide them by their sum.")
+        raise ValueError(
+            f"{name}: sum to {weights.sum().item():.12g}, expected 1; divide them by their sum, in float64."
+        )
     return weights / weights.sum()
 
 
@@ -119,12 +121,13 @@ def check_forecast(population: Population, forecast: Tensor) -> Tensor:
 
 
 def _generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+    return torch.Generator().manual_seed(checked_seed(seed))
 
 
 def random_population(points: int, classes: int, *, sharpness: float = 1.0, seed: int = 0) -> Population:
     """Draw a kernel softmax(sharpness * normal) and input weights: complete almost surely if points >= classes."""
     points, classes = checked_count("points", points, 1), checked_count("classes", classes, 2)
+    check_number("sharpness", sharpness, "a finite factor of the logits")
     if not math.isfinite(sharpness):
         raise ValueError(f"sharpness: expected a finite factor of the logits, got {sharpness}.")
     generator = _generator(seed)
@@ -139,6 +142,7 @@ def anchor_point_population(points: int, classes: int, *, strength: float = 0.6,
     Anchor points are the paper's first sufficient condition for completeness (appendix, example 1).
     """
     population = random_population(points, classes, seed=seed)
+    check_number("strength", strength, "a number in (1/2, 1)")
     if not 0.5 < strength < 1:
         raise ValueError(f"strength: an anchor point needs 1/2 < strength < 1, got {strength}.")
     if points < classes:
@@ -155,6 +159,7 @@ def proportional_population(points: int, classes: int, *, ratio: float = 0.5, se
 
     Two classes no input tells apart: alpha = (0, ..., ratio, -1) annihilates the kernel.
     """
+    check_number("ratio", ratio, "a finite ratio > 0 between the last two columns")
     if not 0 < ratio < math.inf:
         raise ValueError(f"ratio: expected a finite ratio > 0 between the last two columns, got {ratio}.")
     population = random_population(points, classes, seed=seed)
@@ -180,8 +185,12 @@ def gaussian_population(grid: Tensor, means: Tensor, covariances: Tensor, priors
     check_tensor("grid", grid, "(m, d)")
     means, _, factor = check_gaussians(means, covariances)
     K = means.shape[0]
-    if grid.dim() != 2 or grid.shape[1] != means.shape[1]:
-        raise ValueError(f"grid, means: expected (m, d) and (K, d), got {tuple(grid.shape)} and {tuple(means.shape)}.")
+    if K < 2:
+        raise ValueError(f"means: expected at least 2 components, one for each class, got {tuple(means.shape)}.")
+    if grid.dim() != 2 or grid.shape[0] < 1 or grid.shape[1] != means.shape[1]:
+        raise ValueError(
+            f"grid, means: expected (m, d) with m >= 1 and (K, d), got {tuple(grid.shape)} and {tuple(means.shape)}."
+        )
     grid = _finite("grid", grid)
     mixing = torch.full((K,), 1.0 / K, dtype=torch.float64) if priors is None else priors
     centred = (grid[:, None, :] - means).movedim(0, -1)  # (K, d, m)
