@@ -7,6 +7,7 @@ import torch
 
 from gence.losses import gen_cross_entropy
 from gence.theory import GenCE, bias_curvature, bias_profile, toy_curvature, toy_logits, toy_plateau, toy_profile
+from gence.theory.measured import measure
 
 PRIOR = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
 
@@ -124,6 +125,21 @@ def test_arguments_are_checked():
             toy(2.5, 0.5)
         with pytest.raises(TypeError, match=r"sharpness: expected a probability.*got str"):
             toy(3, "a")
+
+
+def test_labels_of_every_integer_type():
+    """200 classes are more than an int8 counts to, and bytes that index a tensor are a mask."""
+    logits = torch.randn(4, 200, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    target, offsets = torch.tensor([0, 1, 100, 127]), torch.tensor([-1.0, 2.0])
+    for dtype in (torch.int8, torch.uint8, torch.int16, torch.int32, torch.uint16):
+        torch.testing.assert_close(bias_curvature(logits, target.to(dtype)), bias_curvature(logits, target))
+        torch.testing.assert_close(
+            bias_profile(logits, target.to(dtype), offsets), bias_profile(logits, target, offsets)
+        )
+    few, labels = logits[:, :3], torch.tensor([0, 1, 2, 1])
+    assert measure(0, few, labels.to(torch.uint8)) == measure(0, few, labels)
+    with pytest.raises(ValueError, match="target: expected class indices from 0 to 2, got 0 to 200"):
+        bias_curvature(few, torch.tensor([0, 1, 2, 200], dtype=torch.uint8))
 
 
 def test_a_sharpness_that_is_a_tensor_costs_no_precision():

@@ -89,6 +89,10 @@ def _loss(logits):
 
 
 def test_arguments_are_checked():
+    with pytest.raises(ValueError, match="per_class: expected at least 1, got 0"):
+        centred_digits(per_class=0)
+    with pytest.raises(TypeError, match="seed: expected a whole number, got None"):
+        curvature_while_training(seed=None)
     with pytest.raises(ValueError, match="every: expected at least 1, got 0"):
         curvature_while_training(every=0)
     with pytest.raises(ValueError, match="steps: expected at least 0, got -1"):

@@ -41,7 +41,8 @@ def bias_curvature(logits: Tensor, target: Tensor, *, anchor: float = 0.0, prior
     >>> round(plain, 3), round(anchored, 3)
     (0.077, 0.578)
     """
-    n, K = check_batch(logits, target)
+    target = checked_target(logits, target)
+    n, K = logits.shape
     anchor, prior = checked_anchor(anchor), checked_prior(prior, K)
     p = logits.detach().double().softmax(1)  # (n, K)
     labels = torch.bincount(target, minlength=K).double() / n  # (K,)
@@ -69,7 +70,8 @@ def bias_profile(
         prior: (K,) of the anchor; the batch's own label distribution when None.
         index: the class whose logits are moved.
     """
-    _, K = check_batch(logits, target)
+    target = checked_target(logits, target)
+    K = logits.shape[1]
     check_tensor("offsets", offsets, "of any shape")
     index = checked_count("index", index, 0)
     if index >= K:
@@ -156,8 +158,8 @@ def toy_plateau(classes: int, *, anchor: float = 0.0) -> float:
     return math.log(classes) / classes if checked_anchor(anchor) == 0 else math.inf
 
 
-def check_batch(logits: Tensor, target: Tensor) -> tuple[int, int]:
-    """Return n and K after checking that ``logits`` are (n, K) and ``target`` holds a class index for each row."""
+def checked_target(logits: Tensor, target: Tensor) -> Tensor:
+    """Return ``target`` as int64 after checking that it holds a class index for each row of ``logits`` (n, K)."""
     check_tensor("logits", logits, "(n, K)")
     check_tensor("target", target, "(n,)")
     if logits.dim() != 2 or target.shape != logits.shape[:1]:
@@ -169,10 +171,11 @@ def check_batch(logits: Tensor, target: Tensor) -> tuple[int, int]:
     if n == 0 or K == 0:
         raise ValueError(f"logits: expected at least one row and one class, got shape {tuple(logits.shape)}.")
     integers = not target.is_floating_point() and target.dtype != torch.bool
-    if not integers or bool((target < 0).any()) or bool((target >= K).any()):
-        seen = f"{int(target.min())} to {int(target.max())}" if integers else target.dtype
+    indices = target.long()  # K may be more than a byte holds, and bytes that index a tensor are a mask
+    if not integers or bool((indices < 0).any()) or bool((indices >= K).any()):
+        seen = f"{int(indices.min())} to {int(indices.max())}" if integers else target.dtype
         raise ValueError(f"target: expected class indices from 0 to {K - 1}, got {seen}.")
-    return n, K
+    return indices
 
 
 def _check_toy(classes: int, sharpness: float) -> tuple[int, float]:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from gence.losses import gen_cross_entropy, marginal_offset
-from gence.theory._checks import checked_count
-from gence.theory.drift import bias_curvature, check_batch
+from gence.theory._checks import checked_count, checked_seed
+from gence.theory.drift import bias_curvature, checked_target
 from gence.theory.scores import kl_from_logs
 
 
@@ -47,7 +47,8 @@ class MeasuredCurvature:
 
 def measure(step: int, logits: Tensor, target: Tensor) -> MeasuredCurvature:
     """Measure predictions (n, K), whose labels are class indices (n,) and show every class; ``step`` is only noted."""
-    n, K = check_batch(logits, target)
+    target = checked_target(logits, target)
+    n, K = logits.shape
     z = logits.detach().double()
     labels = torch.bincount(target, minlength=K).double() / n  # (K,)
     if bool((labels == 0).any()):
@@ -94,7 +95,7 @@ def curvature_while_training(
     x, y, _, _ = centred_digits()
     x = x.double()
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(checked_seed(seed))
         network = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)).double()
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
     found = []
@@ -117,6 +118,7 @@ def centred_digits(per_class: int = 30) -> tuple[Tensor, Tensor, Tensor, Tensor]
     """
     from sklearn.datasets import load_digits
 
+    per_class = checked_count("per_class", per_class, 1)
     pixels, labels = load_digits(return_X_y=True)
     x, y = torch.tensor(pixels, dtype=torch.float32) / 16, torch.tensor(labels)
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
