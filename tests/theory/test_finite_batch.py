@@ -137,6 +137,11 @@ def test_limits_are_named():
         batch_risk(POPULATION, POPULATION.kernel, 2, GenCE(anchor=0.1, prior=torch.tensor([0.5, 0.5])))
 
 
+def test_batch_sizes_may_be_a_tensor():
+    rows = batch_size_table(random_population(3, 2), torch.tensor([2, 3]))
+    assert [type(row.batch_size) for row in rows] == [int, int]
+
+
 def test_one_batch_size_is_no_table_of_them():
     population = theory.random_population(3, 2)
     with pytest.raises(TypeError, match=r"batch_sizes: expected several, such as \(2, 4, 8\), got 4"):

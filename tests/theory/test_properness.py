@@ -104,6 +104,36 @@ def test_nearly_incomplete_kernel_is_minimised_to_the_end():
     assert found.distance_to(population.kernel) < 1e-8
 
 
+@pytest.mark.parametrize(
+    "score",
+    [None, "gence", GenCE, brier, focal, lambda log_forecast: log_forecast],
+    ids=["none", "text", "class", "brier", "focal", "one argument"],
+)
+def test_what_is_no_score_is_named(score):
+    """A maker of scores that was not called is the frequent slip."""
+    population = COMPLETE["random"]
+    for refused in (lambda: risk(score, population, population.kernel), lambda: minimise(score, population)):
+        with pytest.raises(TypeError, match=r"score: expected a rule of .*such as GenCE\(\) or brier\(\), got"):
+            refused()
+
+
+def test_a_score_may_be_any_callable_of_two_arguments():
+    population = COMPLETE["random"]
+    expected = risk(cross_entropy(), population, population.kernel)
+    keywords = functools.partial(lambda p, population, sign: sign * p, sign=-1)
+    for score in (lambda p, _: -p, keywords, lambda *arguments: -arguments[0]):
+        assert risk(score, population, population.kernel) == expected
+
+
+def test_a_start_that_stands_on_a_plateau_is_not_told_to_go_on():
+    """More steps change nothing where no gradient is left."""
+    population = COMPLETE["random"]
+    with pytest.warns(RuntimeWarning, match=r"more steps do not help: lower tolerance, or .*risks\.argmin\(\)"):
+        minimise(GenCE(), population, tolerance=1e-3)
+    with pytest.warns(RuntimeWarning, match="The score is NaN, or its gradient is"):
+        minimise(lambda p, _: p * math.nan, population)
+
+
 def test_giving_up_is_said():
     with pytest.warns(RuntimeWarning, match=r"Not every start reached .* at most 3 steps .* Raise max_steps"):
         found = minimise(GenCE(), COMPLETE["random"], max_steps=3)
@@ -141,6 +171,10 @@ def test_arguments_of_a_minimisation_are_checked():
     for tolerance in (-1.0, math.nan):
         with pytest.raises(ValueError, match=f"tolerance: .*got {tolerance}"):
             minimise(GenCE(), population, tolerance=tolerance)
+    with pytest.raises(TypeError, match="tolerance: expected a gradient entry >= 0, got str"):
+        minimise(GenCE(), population, tolerance="small")
+    with pytest.raises(TypeError, match="seed: expected a whole number, got 'a'"):
+        minimise(GenCE(), population, seed="a")
     found = minimise(cross_entropy(), population, starts=1)
     with pytest.raises(ValueError, match=r"forecast: expected \(5, 3\).*got \(3,\)"):
         found.distance_to(torch.full((3,), 1 / 3))

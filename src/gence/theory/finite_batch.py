@@ -61,7 +61,7 @@ def expected_batch_loss(population: Population, batch_size: int, score: GenCE | 
     B = checked_count("batch_size", batch_size, 1)
     score = GenCE() if score is None else score
     if not isinstance(score, GenCE):
-        raise TypeError(f"score: expected GenCE, which batches change, got {score!r}; a pointwise score has risk().")
+        raise TypeError(f"score: expected GenCE(), which batches change, got {score!r}; a pointwise score has risk().")
     _check_size(population, B)
     score.prior_of(population)  # a prior of another number of classes is named before it is multiplied
     counts = batch_multisets(population.points, B)
@@ -189,7 +189,8 @@ def batch_size_table(
         raise TypeError(f"batch_sizes: expected several, such as (2, 4, 8), got {batch_sizes!r}.")
     score = GenCE() if score is None else score
     rows = []
-    for B in batch_sizes:
+    for batch_size in batch_sizes:
+        B = checked_count("batch_size", batch_size, 1)
         found = minimise_batch_risk(population, B, score)
         truth = batch_risk(population, population.kernel, B, score)
         rows.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,11 +11,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from gence.theory._checks import check_tensor, checked_count
+from gence.losses._checks import check_number
+from gence.theory._checks import check_tensor, checked_count, checked_seed
 from gence.theory.completeness import completeness
 from gence.theory.kernels import Population, check_population
 from gence.theory.risk import expected_score
-from gence.theory.scores import Score
+from gence.theory.scores import Score, check_score
 
 _STEP_SIZES = tuple(2.0**-i for i in range(12))
 _LONGEST_STEP = 4.0  # in logits: a risk that is minimised at infinity must not overflow on the way
@@ -78,8 +80,8 @@ def minimise(
     """Minimise the population risk of ``score`` over all forecasts.
 
     Forecasts are softmax(logits), so each stays inside the simplex. A minimiser on its boundary is approached until the
-    gradient there is below ``tolerance``: MAE's to about 1e-10, but a certain class under Brier to 1e-6 and under focal
-    to 1e-4, whose gradients in logits vanish faster.
+    gradient there is below ``tolerance``: MAE's to about 1e-10 (less closely where two classes are nearly tied), but a
+    certain class under Brier to 1e-6 and under focal to 1e-4, whose gradients in logits vanish faster.
 
     Args:
         score: scoring rule.
@@ -94,6 +96,7 @@ def minimise(
         False.
     """
     check_population(population)
+    check_score(score)
     shape = population.points, population.classes
 
     def value(flat: Tensor) -> Tensor:
@@ -151,9 +154,10 @@ def minimise_objective(
     """
     m, K = shape
     starts, max_steps = checked_count("starts", starts, 1), checked_count("max_steps", max_steps, 0)
+    check_number("tolerance", tolerance, "a gradient entry >= 0")
     if not tolerance >= 0:
         raise ValueError(f"tolerance: expected a gradient entry >= 0, got {tolerance}.")
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(checked_seed(seed))
     logits = 2 * torch.randn(starts, m * K, generator=generator, dtype=torch.float64)
     sizes = torch.tensor((*_STEP_SIZES, 0.0), dtype=torch.float64)  # 0: stay, where no step helps
 
@@ -185,11 +189,20 @@ def minimise_objective(
         warnings.warn(
             f"Not every start reached the minimum: after at most {max_steps} steps the largest gradient is "
             f"{found.gradient_norm:.1e} (tolerance {tolerance:.1e}) and the risks of {starts} starts differ by up to "
-            f"{found.risk_gap:.1e}. Raise max_steps, or use the start of the lowest risk.",
+            f"{found.risk_gap:.1e}. {_what_to_do(found)}",
             RuntimeWarning,
             stacklevel=3,  # the caller of minimise or of minimise_batch_risk
         )
     return found
+
+
+def _what_to_do(found: Minimisers) -> str:
+    lowest = "use the start of the lowest risk, forecasts[risks.argmin()]."
+    if math.isnan(found.gradient_norm):
+        return "The score is NaN, or its gradient is, at forecasts inside the simplex: mend it there."
+    if found.gradient_norm > found.tolerance:
+        return f"Raise max_steps, or tolerance if the gradient falls no further; or {lowest}"
+    return f"No start has a gradient left, so that more steps do not help: lower tolerance, or {lowest}"
 
 
 def equivalence_family(population: Population, *, members: int = 5, seed: int = 0) -> Tensor:
@@ -213,7 +226,7 @@ def equivalence_family(population: Population, *, members: int = 5, seed: int = 
             "population: its kernel is complete, so GenCE has no other minimiser than the truth; "
             "proportional_population makes an incomplete one."
         )
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(checked_seed(seed))
     mixture = torch.randn(null_space.shape[1], members, generator=generator, dtype=torch.float64)
     alpha = (null_space @ mixture).T  # (members, K)
     never = kernel.amax(0) == 0  # (K,)

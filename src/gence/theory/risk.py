@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gence.theory.kernels import Population, check_forecast
-from gence.theory.scores import GenCE, Score, kl_from_logs, log_marginal
+from gence.theory.scores import GenCE, Score, check_score, kl_from_logs, log_marginal
 
 
 def expected_score(score: Score, population: Population, log_forecast: Tensor) -> Tensor:
@@ -38,7 +38,9 @@ def risk(score: Score, population: Population, forecast: Tensor) -> float:
     >>> round(risk(GenCE(), population, population.kernel), 6)  # minus the mutual information of x and y
     -0.275396
     """
-    return expected_score(score, population, checked_log_forecast(population, forecast)).item()
+    log_forecast = checked_log_forecast(population, forecast)
+    check_score(score)
+    return expected_score(score, population, log_forecast).item()
 
 
 def excess_risk(score: Score, population: Population, forecast: Tensor) -> float:

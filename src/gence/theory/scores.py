@@ -7,9 +7,10 @@ alone.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -37,6 +38,22 @@ class Pointwise:
         """Return the (m, K) table of scores; the population has no say."""
         del population
         return self.rule(log_forecast)
+
+
+def check_score(score: Any) -> None:
+    """``score`` must be a rule and not what makes one: ``brier`` for ``brier()`` is a frequent slip."""
+    expected = "score: expected a rule of (log_forecast, population), such as GenCE() or brier()"
+    if isinstance(score, type) or not callable(score):
+        raise TypeError(f"{expected}, got {score!r}.")
+    try:
+        signature = inspect.signature(score)
+    except ValueError:  # of a function that is not written in Python
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError as error:
+        name = getattr(score, "__name__", type(score).__name__)
+        raise TypeError(f"{expected}, got {name}, called so: {error}. Does it make a rule? Then call it.") from None
 
 
 def cross_entropy() -> Pointwise:
