@@ -179,6 +179,43 @@ class TestHuggingFace:
         assert resumed.monitor.threshold == 1e9
         assert resumed.monitor.history == pytest.approx(whole.monitor.history, rel=1e-6)
 
+    @pytest.mark.parametrize("restore", [False, True])
+    def test_several_callbacks_are_told_apart_after_a_checkpoint(self, tmp_path: Path, restore: bool) -> None:
+        """The Trainer keeps their states in one list, to which each checkpoint adds; it restores the oldest of them."""
+        from gence.integrations.huggingface import MarginalCallback
+
+        def callbacks() -> list[MarginalCallback]:
+            tail = torch.linspace(1, 10, 10) / 55
+            return [MarginalCallback(quiet()), MarginalCallback(gence.MarginalMonitor(tail, threshold=1e8))]
+
+        whole = callbacks()
+        saving = {"save_strategy": "steps", "save_steps": 2}
+        trainers.train_huggingface(tmp_path, 8, 4, callbacks=whole, **saving)
+        found = trainers.train_huggingface(
+            tmp_path,
+            8,
+            4,
+            callbacks=callbacks(),
+            resume=str(tmp_path / "checkpoint-6"),
+            restore_callback_states_from_checkpoint=restore,
+        )
+        resumed = [c for c in found["trainer"].callback_handler.callbacks if isinstance(c, MarginalCallback)]
+        assert [c.monitor.threshold for c in resumed] == [1e9, 1e8]
+        for again, before in zip(resumed, whole, strict=True):
+            assert len(before.monitor.history) == 2
+            assert again.monitor.history == pytest.approx(before.monitor.history, rel=1e-6)
+        assert resumed[0].monitor.history != pytest.approx(resumed[1].monitor.history)
+
+    def test_a_callback_that_is_new_takes_no_other_ones_state(self, tmp_path: Path) -> None:
+        from gence.integrations.huggingface import MarginalCallback
+
+        saving = {"save_strategy": "steps", "save_steps": 4}
+        trainers.train_huggingface(tmp_path, 8, 4, callbacks=[MarginalCallback(quiet())], **saving)
+        old, new = MarginalCallback(quiet()), MarginalCallback(quiet())
+        trainers.train_huggingface(tmp_path, 8, 4, callbacks=[old, new], resume=str(tmp_path / "checkpoint-4"))
+        assert len(old.monitor.history) == 2
+        assert new.monitor.history == pytest.approx(old.monitor.history[1:])
+
     def test_a_plain_trainer_whose_model_gets_the_labels(self, tmp_path: Path) -> None:
         from gence.integrations.huggingface import MarginalCallback
 

@@ -48,7 +48,8 @@ class MarginalCallback(TrainerCallback, ExportableState):
 
     It listens to calls that the training makes anyway: no second forward pass, no waiting for a GPU in a step, and the
     weights are those of a training without it. At the end of an epoch it checks, over all processes, and logs the
-    divergence as ``marginal_kl``. Its state is part of the Trainer's checkpoints and is restored with them.
+    divergence as ``marginal_kl``. Its state is part of the Trainer's checkpoints and is restored with them; where a
+    Trainer has several of these callbacks, they are told apart by their order.
 
     In a :class:`GenCETrainer` that is all: it sees the labels, and the value goes to ``trainer.log`` and so to every
     reporter. A plain ``Trainer`` tells its callbacks less. There the labels are seen where the model itself gets them;
@@ -79,6 +80,7 @@ class MarginalCallback(TrainerCallback, ExportableState):
         self._log = log
         self._bound = criterion is not None or log is not None
         self._listens_to: nn.Module | None = None
+        self._place: int | None = None  # among the callbacks of this class, once a training has begun
 
     @property
     def monitor(self) -> MarginalMonitor:
@@ -97,11 +99,11 @@ class MarginalCallback(TrainerCallback, ExportableState):
     ) -> None:
         """Take up a checkpoint's state, and listen to the loss or to the model."""
         del control
-        # Here, since the Trainer restores callbacks only if told to. A list stands for several callbacks of this class,
-        # which cannot be told apart.
-        stored = state.stateful_callbacks.get(type(self).__name__)
-        if state.global_step > 0 and isinstance(stored, Mapping):
-            self.saved = saved = stored["attributes"]["saved"]
+        self._place = _next_place(state)
+        # Here, since the Trainer restores callbacks only if told to, and of several of one class the oldest states.
+        saved = self._last_saved(state.stateful_callbacks.get(type(self).__name__, []))
+        if state.global_step > 0 and saved is not None:
+            self.saved = saved
             if args.restore_callback_states_from_checkpoint and saved["bound"] and not self._bound:
                 warnings.warn(
                     "MarginalCallback: restore_callback_states_from_checkpoint=True made it anew, without criterion "
@@ -146,7 +148,7 @@ class MarginalCallback(TrainerCallback, ExportableState):
         """What changes in training, as JSON; an attribute, since that is how a Trainer restores a callback."""
         state = self._watch.state_dict()
         numbers = {key: v.tolist() if isinstance(v, Tensor) else v for key, v in state["monitor"].items()}
-        return {"monitor": numbers, "epoch": state["epoch"], "bound": self._bound}
+        return {"monitor": numbers, "epoch": state["epoch"], "bound": self._bound, "place": self._place}
 
     @saved.setter
     def saved(self, saved: dict[str, Any]) -> None:
@@ -156,6 +158,13 @@ class MarginalCallback(TrainerCallback, ExportableState):
                 numbers[key] = torch.tensor(numbers[key], dtype=torch.float64)
         self._watch.load_state_dict({"monitor": numbers, "epoch": saved["epoch"]})
 
+    def _last_saved(self, stored: Any) -> dict[str, Any] | None:
+        """The last state of this callback in a checkpoint, which has a list of them for several of one class."""
+        entries = [stored] if isinstance(stored, Mapping) else stored
+        own = [entry["attributes"]["saved"] for entry in entries]
+        own = [saved for saved in own if saved["place"] == self._place]
+        return own[-1] if own else None
+
     def _model_hook(self, module: nn.Module, _args: Any, kwargs: dict[str, Any], outputs: Any) -> None:
         if not (module.training and torch.is_grad_enabled()):  # see MarginalMonitor.hook
             return
@@ -164,6 +173,13 @@ class MarginalCallback(TrainerCallback, ExportableState):
             self.monitor.update(_rows(logits_of(outputs)))
         else:
             self.monitor.update(*_logits_and_labels(outputs, labels))
+
+
+def _next_place(state: TrainerState) -> int:
+    """How many callbacks of this file began this training before; a Trainer makes one ``state`` for each training."""
+    place: int = getattr(state, "marginal_callbacks", 0)
+    state.marginal_callbacks = place + 1  # no field of the state, and so in no checkpoint
+    return place
 
 
 class GenCETrainer(Trainer):
