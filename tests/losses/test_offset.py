@@ -72,6 +72,19 @@ def test_predictions_too_sharp_to_match_are_refused() -> None:
         marginal_offset(logits, prior, max_steps=20)
 
 
+def test_too_few_steps_are_said_and_the_last_one_counts() -> None:
+    logits = torch.randn(50, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    logits = logits + torch.tensor([9.0, 0.0, -9.0])
+    with pytest.raises(RuntimeError, match=r"after 1 steps .*otherwise raise max_steps, which is 1"):
+        marginal_offset(logits, max_steps=1)
+    near = torch.tensor([[0.001, 0.0], [0.0, 0.0]], dtype=torch.float64)  # one step from the prior
+    assert_close(marginal(near, marginal_offset(near, max_steps=1)), torch.full((2,), 0.5).double(), rtol=0, atol=1e-9)
+    with pytest.raises(ValueError, match="max_steps: expected a number of steps >= 1, got 0"):
+        marginal_offset(logits, max_steps=0)
+    with pytest.raises(TypeError, match=r"tolerance: expected a difference of marginals.*got str"):
+        marginal_offset(logits, tolerance="small")
+
+
 def test_one_class_needs_no_offset() -> None:
     assert_close(marginal_offset(torch.randn(10, 1)), torch.zeros(1))
 

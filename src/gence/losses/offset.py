@@ -43,6 +43,10 @@ def marginal_offset(
     >>> torch.testing.assert_close((drifted + b).softmax(1).mean(0), torch.full((4,), 0.25), atol=1e-5, rtol=0)
     """
     _checks.check_logits(logits, "logits")
+    _checks.check_number("tolerance", tolerance, "a difference of marginals, such as 1e-9")
+    _checks.check_number("max_steps", max_steps, "a number of steps >= 1")
+    if not max_steps >= 1:
+        raise ValueError(f"max_steps: expected a number of steps >= 1, got {max_steps}")
     z = flatten_logits(logits.detach()).double()  # (n, K)
     if not bool(z.isfinite().all()):
         raise ValueError("logits: expected finite values, got NaN or infinity")
@@ -124,12 +128,12 @@ def _solve(z: Tensor, pi: Tensor, tolerance: float, max_steps: int) -> Tensor:
 
     value, damping = objective(b), 1e-12
     gap = torch.inf
-    for _ in range(max_steps):
+    for step_number in range(max_steps + 1):  # the last time round is for the gap that the last step left
         log_p = (z + b).log_softmax(1)  # (n, K)
         log_m = log_p.logsumexp(0) - torch.log(pi.new_tensor(float(n)))  # (K,)
         m = log_m.exp()
         gap = float((m - pi).abs().max())
-        if gap <= tolerance:
+        if gap <= tolerance or step_number == max_steps:
             break
         candidates = []
         p = log_p.exp()
@@ -148,7 +152,8 @@ def _solve(z: Tensor, pi: Tensor, tolerance: float, max_steps: int) -> Tensor:
         b = b - b.mean()
     if not gap <= 1e-4:
         raise RuntimeError(
-            f"marginal_offset: the predicted marginal is still {gap:.2g} from the prior; the predictions are so sharp "
-            f"that it moves in jumps of 1/n = {1 / n:.2g}. Give more rows, or soften the logits first."
+            f"marginal_offset: after {step_number} steps the predicted marginal is still {gap:.2g} from the prior. "
+            f"Where predictions are so sharp that it moves in jumps of 1/n = {1 / n:.2g}, give more rows, or soften "
+            f"the logits first; otherwise raise max_steps, which is {max_steps}."
         )
     return b
