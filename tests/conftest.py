@@ -12,9 +12,14 @@ import hypothesis
 import pytest
 import torch
 
+from tests.interpreter import patch_language_once
+
 # Workers run side by side; more than one thread each makes them slower, and sums depend on the number of threads.
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
+
+if os.environ.get("TRITON_INTERPRET") == "1":
+    patch_language_once()
 
 # The same examples every time: a failure seen by one person is a failure for all.
 hypothesis.settings.register_profile("gence", derandomize=True, deadline=None, print_blob=True)

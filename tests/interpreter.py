@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 
 def run_interpreted(file: Path, *options: str, measured: bool = False) -> None:
@@ -28,3 +29,24 @@ def run_interpreted(file: Path, *options: str, measured: bool = False) -> None:
     )
     assert found.returncode == 0, found.stdout[-6000:] + found.stderr[-2000:]
     assert " passed" in found.stdout
+
+
+def patch_language_once() -> None:
+    """Keep Triton's interpreter from patching its language again for every function that a kernel calls.
+
+    A launch has patched it already, and to look through all its names again is half of the interpreter's time.
+    """
+    try:
+        from triton import language
+        from triton.runtime import interpreter
+
+        patch = interpreter._patch_lang
+    except (ImportError, AttributeError):  # no Triton, or one that does it in another way
+        return
+
+    def patch_what_is_not(function: Any) -> Any:
+        seen = [value for value in function.__globals__.values() if value is language or value is language.core]
+        # A launch, which undoes its patches at its end, finds the language as it is.
+        return patch(function) if any(language.core.is_builtin(module.load) for module in seen) else None
+
+    interpreter._patch_lang = patch_what_is_not
