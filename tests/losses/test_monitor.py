@@ -1,10 +1,9 @@
-"""MarginalMonitor against the definition, its window, its one warning, and its checkpoint."""
+"""MarginalMonitor against the definition, its window, its one warning, and its checkpoint; ranks: distributed/."""
 
 import warnings
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from gence import TwoHot
 from gence.losses.monitor import MarginalDriftWarning, MarginalMonitor
@@ -299,36 +298,6 @@ def test_a_state_of_version_0_1_0_is_taken():
     del state["warned_of_nan"]
     monitor.load_state_dict(state)
     assert not monitor.warned_of_nan
-
-
-def rank_updates(rank, target):
-    """Per window what a rank sees: rows on both, on the first alone, and labels on the first alone."""
-    own = slice(0, 25) if rank == 0 else slice(25, 40)
-    both = [(logits()[own], target[own])]
-    unlabelled = [(logits(shift=10.0)[own], None)]  # far from the others, so that they would be seen in the result
-    return [both, both if rank == 0 else [], both if rank == 0 else unlabelled]
-
-
-def reduce_on_a_rank(rank, folder):
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    monitor = MarginalMonitor(threshold=1e9)
-    for updates in rank_updates(rank, torch.arange(40) % 3):
-        for update in updates:
-            monitor.update(*update)
-        monitor.reduce()
-        monitor.check()
-    torch.save(monitor.history, folder / f"rank{rank}.pt")
-    dist.destroy_process_group()
-
-
-def test_reduce_adds_the_windows_of_the_ranks(tmp_path):
-    torch.multiprocessing.spawn(reduce_on_a_rank, (tmp_path,), nprocs=2)
-    first, second = (torch.load(tmp_path / f"rank{rank}.pt") for rank in range(2))
-    assert first == second
-    target = torch.arange(40) % 3
-    whole = divergence(torch.bincount(target, minlength=4) / 40, logits())
-    part = divergence(torch.bincount(target[:25], minlength=4) / 25, logits()[:25])
-    close(torch.tensor(first), torch.stack([whole, part, part]).float())
 
 
 def test_reduce_needs_ranks():

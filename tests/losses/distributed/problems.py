@@ -135,6 +135,20 @@ def improbable() -> tuple[Tensor, Tensor]:
     return logits, torch.arange(ROWS) % CLASSES
 
 
+def watched() -> tuple[Tensor, Tensor]:
+    """Logits and labels for a monitor."""
+    return torch.randn(ROWS, CLASSES, generator=torch.Generator().manual_seed(2)), torch.arange(ROWS) % (CLASSES - 1)
+
+
+def windows(ranks: int, rank: int) -> list[list[tuple[Tensor, Tensor | None]]]:
+    """Per window what a rank's monitor sees: rows on all, on the first alone, and labels on the first alone."""
+    logits, target = watched()
+    own = cuts(ranks, 0)[rank][0]
+    labelled: list[tuple[Tensor, Tensor | None]] = [(logits[own], target[own])]
+    far = torch.tensor([10.0] + [0.0] * (CLASSES - 1))  # from the others, so that they would be seen in the result
+    return [labelled, labelled if rank == 0 else [], labelled if rank == 0 else [(logits[own] + far, None)]]
+
+
 @dataclass
 class Course:
     """What a run went through: the loss of every step, the first gradients, the last weights."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from torch.testing import assert_close
 import gence
 from tests.losses.distributed import problems
 from tests.losses.distributed.problems import CASES
+from tests.losses.test_monitor import divergence
 from tests.ranks import environment, free_port, run_ranks
 
 TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
@@ -98,6 +100,16 @@ def test_running_marginal_is_that_of_all_ranks(reports: list[dict[Any, Any]]) ->
         assert_close(report["running"]["state"], reports[0]["running"]["state"], rtol=0, atol=0)
 
 
+def test_a_monitor_adds_the_windows_of_the_ranks(reports: list[dict[Any, Any]]) -> None:
+    logits, target = problems.watched()
+    first = problems.cuts(len(reports), 0)[0][0]
+    prior, prior_of_first = (torch.bincount(t, minlength=problems.CLASSES) / len(t) for t in (target, target[first]))
+    whole, part = divergence(prior, logits), divergence(prior_of_first, logits[first])
+    for report in reports:
+        assert_close(torch.tensor(report["monitor"]), torch.stack([whole, part, part]).float(), rtol=1e-5, atol=1e-6)
+        assert report["monitor"] == reports[0]["monitor"]
+
+
 @pytest.mark.parametrize("argument", ["num_classes", "anchor", "reduction", "label_smoothing", "weight"])
 def test_ranks_that_disagree_all_get_an_error(reports: list[dict[Any, Any]], argument: str) -> None:
     for rank, report in enumerate(reports):
@@ -165,38 +177,44 @@ def test_bytes_sent_are_those_of_two_floats_a_class(reports: list[dict[Any, Any]
             assert 0 < constant < 2048, f"{sent} bytes sent for {rows} rows of {classes} classes"
 
 
-def test_a_killed_rank_ends_the_others_with_pytorchs_error() -> None:
-    script = (
-        "import datetime, os, torch, gence\n"
-        "import torch.distributed as dist\n"
-        "dist.init_process_group('gloo', timeout=datetime.timedelta(seconds=10))\n"
-        "for step in range(3):\n"
-        "    if step == 1 and dist.get_rank() == 1:\n"
-        "        os.kill(os.getpid(), 9)\n"
-        "    logits = torch.randn(4, 3, requires_grad=True)\n"
-        "    gence.gen_cross_entropy(logits, torch.arange(4) % 3, process_group='world').backward()\n"
+# One process imports what the ranks need, and then becomes three, as in tests/ranks.py; here one of them is killed.
+KILLED_RANK = """
+import datetime, json, os, sys
+import torch, gence
+import torch.distributed as dist
+
+gence.gen_cross_entropy
+ranks = []
+for rank in range(3):
+    ranks.append(os.fork())
+    if ranks[-1] == 0:
+        break
+else:
+    print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in ranks]))
+    sys.exit()
+os.environ["RANK"] = str(rank)
+os.dup2(os.open(os.path.join(sys.argv[1], str(rank)), os.O_CREAT | os.O_WRONLY), 2)
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=10))
+for step in range(3):
+    if step == 1 and rank == 1:
+        os.kill(os.getpid(), 9)
+    logits = torch.randn(4, 3, requires_grad=True)
+    gence.gen_cross_entropy(logits, torch.arange(4) % 3, process_group="world").backward()
+"""
+
+
+def test_a_killed_rank_ends_the_others_with_pytorchs_error(tmp_path: Path) -> None:
+    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "3"}
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED_RANK, str(tmp_path)],
+        env={**environment(), **group},
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
-    port = str(free_port())
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", script],
-            env={
-                **environment(),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": port,
-                "WORLD_SIZE": "3",
-                "RANK": str(rank),
-            },
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(3)
-    ]
-    ends = [rank.communicate(timeout=300)[1] for rank in ranks]
-    assert ranks[1].returncode == -9
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [1, -9, 1]
     for survivor in (0, 2):
-        assert ranks[survivor].returncode == 1
-        error = ends[survivor].strip().splitlines()[-1]
-        assert re.match(rf"\[rank{survivor}\]: (RuntimeError|torch\.distributed\.Dist\w+Error): ", error), ends[
-            survivor
-        ]
+        said = (tmp_path / str(survivor)).read_text()
+        error = said.strip().splitlines()[-1]
+        assert re.match(rf"\[rank{survivor}\]: (RuntimeError|torch\.distributed\.Dist\w+Error): ", error), said

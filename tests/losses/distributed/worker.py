@@ -181,6 +181,17 @@ def running() -> Any:
     return {"losses": losses, "state": marginal.state_dict()}
 
 
+def monitored() -> list[float]:
+    """What the monitor finds in each window, once the ranks have added theirs up."""
+    monitor = gence.MarginalMonitor(threshold=1e9)
+    for updates in problems.windows(dist.get_world_size(), dist.get_rank()):
+        for update in updates:
+            monitor.update(*update)
+        monitor.reduce()
+        monitor.check()
+    return monitor.history
+
+
 def warned() -> list[int]:
     """How many warnings: evaluated, trained, trained again."""
     logits, target = torch.randn(4, 3), torch.tensor([0, 1, 2, 0])
@@ -224,6 +235,7 @@ def main(folder: Path) -> None:
     report["scaled"] = train(CASES["plain"], torch.float32, ddp, scaled=True, process_group="world")
     report["improbable"] = improbable()
     report["running"] = running()
+    report["monitor"] = monitored()
     report["unreduced"] = unreduced()
     report["no_valid_row"] = no_valid_row_anywhere()
     report["disagreement", "num_classes"] = disagreement(num_classes=5 + (rank == 0))
