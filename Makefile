@@ -18,12 +18,12 @@ MAKEFLAGS += --jobs=2
 # Files in the order of tests/conftest.py. Coverage, which slows tests down, is for the losses alone.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
 
-.PHONY: demo test docs lint types imports setup browser clean
+.PHONY: demo test docs lint types collect imports setup browser clean
 
 demo: $(VENV)/.demo
 	$(BIN)/gence compare
 
-test: setup browser lint types imports
+test: setup browser lint types collect imports
 	$(PYTEST) tests/losses --cov --cov-report=term:skip-covered --cov-fail-under=95
 	$(PYTEST) --ignore=tests/losses --durations=15
 
@@ -35,6 +35,11 @@ lint: setup
 
 types: setup
 	$(BIN)/mypy
+
+# Python compiles here what the tests import: once, beside mypy, and not in every worker at once. What cannot be
+# collected is shown by the tests themselves.
+collect: setup
+	-@$(BIN)/python -m pytest --collect-only -qq >/dev/null
 
 imports: setup
 	$(BIN)/lint-imports
