@@ -160,16 +160,25 @@ class TestHuggingFace:
         assert [entry["epoch"] for entry in logged] == [1.0, 2.0]
         assert not watched["trainer"].criterion._forward_hooks
 
+    @pytest.fixture(scope="class")
+    def saved(self, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[float]]:
+        """The folder of a training that leaves a checkpoint every second step, and what its callback saw."""
+        from gence.integrations.huggingface import MarginalCallback
+
+        folder, whole = tmp_path_factory.mktemp("saved"), MarginalCallback(quiet())
+        trainers.train_huggingface(folder, 8, 4, callbacks=[whole], save_strategy="steps", save_steps=2)
+        return folder, whole.monitor.history
+
     # 4 steps an epoch: in the middle of the second, and after the last step of the first.
     @pytest.mark.parametrize("steps", [6, 4])
     @pytest.mark.parametrize("restore", [False, True])
-    def test_goes_on_after_a_checkpoint(self, tmp_path: Path, steps: int, restore: bool) -> None:
+    def test_goes_on_after_a_checkpoint(
+        self, tmp_path: Path, saved: tuple[Path, list[float]], steps: int, restore: bool
+    ) -> None:
         from gence.integrations.huggingface import MarginalCallback
 
-        whole, passed = MarginalCallback(quiet()), MarginalCallback(quiet())
-        saving = {"save_strategy": "steps", "save_steps": steps}
-        trainers.train_huggingface(tmp_path, 8, 4, callbacks=[whole], **saving)
-        checkpoint = str(tmp_path / f"checkpoint-{steps}")
+        passed, (folder, expected) = MarginalCallback(quiet()), saved
+        checkpoint = str(folder / f"checkpoint-{steps}")
         found = trainers.train_huggingface(
             tmp_path, 8, 4, callbacks=[passed], resume=checkpoint, restore_callback_states_from_checkpoint=restore
         )
@@ -177,7 +186,7 @@ class TestHuggingFace:
         [resumed] = [c for c in found["trainer"].callback_handler.callbacks if isinstance(c, MarginalCallback)]
         assert (resumed is passed) is not restore
         assert resumed.monitor.threshold == 1e9
-        assert resumed.monitor.history == pytest.approx(whole.monitor.history, rel=1e-6)
+        assert resumed.monitor.history == pytest.approx(expected, rel=1e-6)
 
     @pytest.mark.parametrize("restore", [False, True])
     def test_several_callbacks_are_told_apart_after_a_checkpoint(self, tmp_path: Path, restore: bool) -> None:
