@@ -56,6 +56,28 @@ def test_the_command_line_says_what_it_knows_without_loading_torch(call: str) ->
     assert python(program, *call.split())
 
 
+WITHOUT_TORCH = """
+import sys
+from gence.cli import main
+for call in sys.argv[1:]:
+    sys.argv = ["gence", *call.split()]
+    try:
+        main()
+    except SystemExit as ended:
+        assert not ended.code, call
+    assert "torch" not in sys.modules, call
+"""
+
+
+def test_what_only_reads_records_does_not_load_torch() -> None:
+    """One process for all; one name for each kind of table."""
+    names = ("table1", "epoch_time", "tuned", "remedies", "remedies_course", "open_choices")
+    shown = python(
+        WITHOUT_TORCH, *(f"show {name}" for name in names), "run table1 --dry-run", f"store check {ROOT}/results/paper"
+    )
+    assert "records are sound" in shown
+
+
 def test_a_star_import_brings_the_losses_and_nothing_of_the_lab() -> None:
     program = "from gence import *; import sys; print(GenCELoss.__name__, 'pandas' in sys.modules, 'compare' in dir())"
     assert python(program).split() == ["GenCELoss", "False", "False"]

@@ -65,8 +65,6 @@ def register(app: typer.Typer) -> None:
 
         gence run table1 smoothing ood --dry-run
         """
-        from gence.experiment.ready import check_ready
-        from gence.experiment.run import run_grid
         from gence.paper.grids import grid_specs
 
         place = store_at(store)
@@ -84,6 +82,10 @@ def register(app: typer.Typer) -> None:
         if dry_run:
             _list(specs, place)
             return
+        # Here, because these load torch, which a list does not need.
+        from gence.experiment.ready import check_ready
+        from gence.experiment.run import run_grid
+
         check_ready(place.missing(specs), data=engine != "ray")
         print_left_out(source for spec in specs for source in (spec.data, *spec.ood))
         report = run_grid(

@@ -1,42 +1,47 @@
 """Metrics on probabilities and logits: calibration, out-of-distribution, selective prediction, statistics."""
 
-from gence.metrics.calibration import (
-    ReliabilityBins,
-    adaptive_calibration_error,
-    classwise_calibration_error,
-    expected_calibration_error,
-    maximum_calibration_error,
-    reliability_bins,
-)
-from gence.metrics.classification import (
-    balanced_accuracy,
-    brier_score,
-    confusion_matrix,
-    negative_log_likelihood,
-    per_class_accuracy,
-    top1_accuracy,
-)
-from gence.metrics.marginal import label_distribution, marginal_divergence, predicted_marginal
-from gence.metrics.ood import (
-    ScoreHistograms,
-    aupr_in,
-    aupr_out,
-    auroc,
-    fpr_at_tpr,
-    max_probability,
-    negative_energy,
-    negative_entropy,
-    score_histograms,
-)
-from gence.metrics.selective import (
-    RiskCoverage,
-    area_under_risk_coverage,
-    excess_area_under_risk_coverage,
-    risk_coverage_curve,
-)
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from gence.metrics.stats import PairedDifference, Summary, paired_difference, seeds_needed, summarize
-from gence.metrics.summary import classification_metrics, ood_metrics
 from gence.metrics.wilcoxon import holm, smallest_p, wilcoxon_signed_rank
+
+if TYPE_CHECKING:
+    from gence.metrics.calibration import (
+        ReliabilityBins,
+        adaptive_calibration_error,
+        classwise_calibration_error,
+        expected_calibration_error,
+        maximum_calibration_error,
+        reliability_bins,
+    )
+    from gence.metrics.classification import (
+        balanced_accuracy,
+        brier_score,
+        confusion_matrix,
+        negative_log_likelihood,
+        per_class_accuracy,
+        top1_accuracy,
+    )
+    from gence.metrics.marginal import label_distribution, marginal_divergence, predicted_marginal
+    from gence.metrics.ood import (
+        ScoreHistograms,
+        aupr_in,
+        aupr_out,
+        auroc,
+        fpr_at_tpr,
+        max_probability,
+        negative_energy,
+        negative_entropy,
+        score_histograms,
+    )
+    from gence.metrics.selective import (
+        RiskCoverage,
+        area_under_risk_coverage,
+        excess_area_under_risk_coverage,
+        risk_coverage_curve,
+    )
+    from gence.metrics.summary import classification_metrics, ood_metrics
 
 __all__ = [
     "PairedDifference",
@@ -78,3 +83,25 @@ __all__ = [
     "top1_accuracy",
     "wilcoxon_signed_rank",
 ]
+
+_ON_TENSORS = ("calibration", "classification", "marginal", "ood", "selective", "summary")
+
+
+def __getattr__(name: str) -> Any:
+    """The metrics that work on tensors, with torch loaded when the first is asked for.
+
+    Statistics over seeds take numbers: what only reads records, as ``gence show table1``, does not wait for torch.
+    """
+    if name.startswith("__"):
+        raise AttributeError(f"module 'gence.metrics' has no attribute {name!r}")
+    for file in _ON_TENSORS:
+        module = importlib.import_module(f"gence.metrics.{file}")
+        for shown in set(__all__) & set(vars(module)):
+            globals().setdefault(shown, getattr(module, shown))
+    if name not in globals():
+        raise AttributeError(f"module 'gence.metrics' has no attribute {name!r}")
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

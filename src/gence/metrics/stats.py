@@ -10,15 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gence.metrics.student import student_critical, student_power, student_two_sided_p
 from gence.metrics.wilcoxon import smallest_p, wilcoxon_signed_rank
 
-Values = Sequence[float] | Tensor | Mapping[Any, float]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Values: TypeAlias = "Sequence[float] | Tensor | Mapping[Any, float]"
 """One number a seed: in the order of the seeds, or by seed."""
 
 
@@ -185,8 +185,8 @@ def seeds_needed(differences: Values, *, power: float = 0.8, alpha: float = 0.05
 
 
 def _by_seed(values: Values, name: str) -> dict[Hashable, float]:
-    if isinstance(values, Tensor):
-        if values.dim() != 1:
+    if hasattr(values, "shape") and hasattr(values, "tolist"):  # a tensor, or an array
+        if len(values.shape) != 1:
             raise ValueError(f"{name}: shape {tuple(values.shape)} was given, (n,) expected: one number a seed.")
         values = values.tolist()
     items: dict[Hashable, float] = dict(values) if isinstance(values, Mapping) else dict(enumerate(values))
@@ -223,6 +223,8 @@ def _mean_std(numbers: list[float]) -> tuple[float, float]:
 
 
 def _bootstrap_interval(differences: list[float], confidence: float, resamples: int, seed: int) -> tuple[float, float]:
+    import torch
+
     generator = torch.Generator().manual_seed(seed)
     values = torch.tensor(differences, dtype=torch.float64)
     draws = torch.randint(len(values), (resamples, len(values)), generator=generator)

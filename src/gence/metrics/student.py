@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import math
 
-import torch
-
 
 def student_two_sided_p(t: float, dof: float) -> float:
     """P(|T| >= |t|) for Student's t with `dof` degrees of freedom: I_{dof / (dof + t^2)}(dof / 2, 1 / 2).
@@ -53,6 +51,8 @@ def student_power(effect: float, n: int, alpha: float) -> float:
         >>> round(student_power(effect=0.5, n=34, alpha=0.05), 3)
         0.808
     """
+    import torch
+
     dof, shift, critical = n - 1, effect * math.sqrt(n), student_critical(alpha, n - 1)
     reach = 12 / math.sqrt(2 * dof)  # s has mean near 1 and standard deviation near 1 / sqrt(2 dof)
     s = torch.linspace(max(1e-12, 1 - reach), 1 + reach, 4001, dtype=torch.float64)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from operator import add
 from typing import TypeVar, overload
-
-import torch
 
 Name = TypeVar("Name")
 
-# Up to here the null distribution is enumerated: its counts, at most 2^50, are exact in int64, and it takes a few ms.
+# Up to here the null distribution is enumerated, which takes a few ms.
 _EXACT_UP_TO = 50
 
 
@@ -101,12 +100,11 @@ def _doubled_midranks(ascending: list[float], tolerance: float) -> list[int]:
 
 def _exact_p(ranks: list[int], positive: int) -> float:
     total = sum(ranks)
-    ways = torch.zeros(total + 1, dtype=torch.int64)  # ways[s]: sign choices whose positive ranks sum to s
-    ways[0] = 1
+    ways = [1] + [0] * total  # ways[s]: sign choices whose positive ranks sum to s
     for rank in ranks:
-        ways[rank:] += ways[: total + 1 - rank].clone()
+        ways = [*ways[:rank], *map(add, ways[rank:], ways)]
     smaller = min(positive, total - positive)  # the distribution is symmetric, so one tail doubled is both
-    return min(1.0, math.ldexp(int(ways[: smaller + 1].sum()), 1 - len(ranks)))
+    return min(1.0, math.ldexp(sum(ways[: smaller + 1]), 1 - len(ranks)))
 
 
 def _normal_p(ranks: list[int], positive: int) -> float:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gence.experiment.loss_spec import LossSpec
-from gence.losses import LOSSES
 
 _ORDER = ("gence", "ce", "generalized_ce", "focal", "mae", "brier")
 
@@ -44,6 +43,8 @@ def loss_title(loss: str) -> str:
     >>> loss_title("gence(anchor=0.1,prior=uniform)")
     'GenCE (anchor 0.1, prior uniform)'
     """
+    from gence.losses import LOSSES
+
     spec = LossSpec.parse(loss)
     title = LOSSES[spec.name].title if spec.name in LOSSES else spec.name
     inner = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in spec.pairs)
@@ -52,6 +53,8 @@ def loss_title(loss: str) -> str:
 
 def loss_order(loss: str) -> tuple[int, str]:
     """Return the key that sorts losses: the paper's first, each before its variants."""
+    from gence.losses import LOSSES
+
     name = LossSpec.parse(loss).name
     known = [*_ORDER, *(entry for entry in LOSSES if entry not in _ORDER)]
     return (known.index(name) if name in known else len(known)), loss
