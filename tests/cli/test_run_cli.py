@@ -155,12 +155,39 @@ def test_what_no_run_could_do_is_one_error(tmp_path, command, old, new, message)
 
 def test_a_trial_that_fails_ends_tuning_with_an_error_and_waits(tmp_path) -> None:
     path, arguments = tmp_path / "grid.toml", ["--store", tmp_path / "store", "--device", "cpu", "--trials", "1"]
-    path.write_text(GRID.format(epochs=1).replace("subset = 100", "subset = 101"))
+    path.write_text(GRID.format(epochs=1).replace("small_cnn", "vgg19"))  # too deep for 8 x 8 pixels
     for _ in range(2):
         output = invoke("tune", path, "--losses", "ce", *arguments, code=1)
         assert "not complete (failed trials)" in output
-        assert "n = 101 cannot be split evenly over 10 classes" in output
+        assert "vgg19 halves the image five times" in output
         assert "the same command goes on" in output
+
+
+@pytest.mark.parametrize(
+    ("subset", "message"),
+    [
+        (
+            "10",
+            r"tuning on digits holds out .* with n = 10, 10 of 10 classes have fewer: 0 \(1\), .* subset = 20 or more",
+        ),
+        (
+            "{rho = 80, n = 50}",
+            r"with rho = 80, 3 of 10 classes have fewer: 7 \(1\), 8 \(1\), 9 \(1\); use a smaller rho",
+        ),
+        ("101", "n = 101 cannot be split evenly over 10 classes"),
+    ],
+)
+def test_classes_that_cannot_be_divided_are_named_before_any_trial_of_any_cell(tmp_path, subset, message) -> None:
+    path = tmp_path / "grid.toml"
+    product = (
+        GRID.format(epochs=1)
+        .replace("subset = 100", "")
+        .replace("seed = [0, 1]", f"seed = [0]\nsubset = [100, {subset}]")
+    )
+    path.write_text(product)
+    with pytest.raises(ValueError, match=message):
+        invoke("tune", path, "--store", tmp_path / "store", "--device", "cpu", "--trials", "1")
+    assert not (tmp_path / "store").exists()
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def register(app: typer.Typer) -> None:
 
         Example: gence tune table1 --rows cifar100-2000-vgg19 --trials 16
         """
-        from gence.experiment.ready import check_ready
+        from gence.experiment.ready import check_ready, check_tunable
         from gence.experiment.run import check_time_limit
         from gence.experiment.study import TuneSettings
         from gence.experiment.tune import tune as tune_cell
@@ -149,6 +149,8 @@ def register(app: typer.Typer) -> None:
         check_time_limit(time_limit)
         left = _Remaining(time_limit)
         check_ready(bases, data=engine != "ray")
+        if engine != "ray":
+            check_tunable(bases)
         for base in bases:
             report = tune_cell(
                 base,

@@ -119,3 +119,15 @@ def subset_index(spec: RunSpec, labels: Tensor, num_classes: int, classes: Seque
     if subset.n is not None:
         return balanced_subset(labels, subset.n, spec.seed, num_classes, classes=classes)
     return torch.arange(len(labels))
+
+
+def drawn_counts(spec: RunSpec, train: ImageSet) -> list[int]:
+    """How many images of each class a spec uses, before any hold-out."""
+    drawn = train.labels[subset_index(spec, train.labels, train.num_classes, train.classes)]
+    counts: list[int] = drawn.bincount(minlength=train.num_classes).tolist()
+    return counts
+
+
+def most_balanced(train: ImageSet) -> int:
+    """The size of the largest subset that has as many images of each class."""
+    return train.num_classes * int(train.counts().min())

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gence.data import known_sources, load
 from gence.data.sources import container_paths
+from gence.experiment.problem import drawn_counts, most_balanced
+from gence.experiment.small_classes import check_held_out
 from gence.experiment.spec import RunSpec
 from gence.models import check_model
 
@@ -26,3 +29,22 @@ def check_ready(specs: Iterable[RunSpec], *, data: bool = True) -> None:
     if data:
         for source in dict.fromkeys(source for spec in specs for source in (spec.data, *spec.ood)):
             container_paths(source, None)
+
+
+def check_tunable(specs: Iterable[RunSpec]) -> None:
+    """Raise an error if the training images of these runs cannot be drawn, or not be divided to hold a part out.
+
+    Only data that are here are looked at: what was tuned elsewhere can be asked for without a download.
+
+    Raises:
+        DataError: a class is too small.
+    """
+    bundled = {info.name for info in known_sources() if info.bundled}
+    for spec in {(spec.data, spec.image_size, spec.subset): spec for spec in specs}.values():
+        if spec.data not in bundled and not container_paths(spec.data, None):
+            continue
+        train = load(spec.data, image_size=spec.image_size, progress=True).train
+        check_held_out(
+            drawn_counts(spec, train), train.classes, spec.subset, most=most_balanced(train),
+            tuning=f"tuning on {spec.data}", larger="subset =",
+        )  # fmt: skip

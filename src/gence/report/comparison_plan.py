@@ -7,23 +7,23 @@ from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
 
-from gence.data import DataError, left_out_notes, load, load_images
+from gence.data import left_out_notes, load, load_images
 from gence.experiment.device import resolve_device
 from gence.experiment.fields import SpecError
 from gence.experiment.grid import check_losses
-from gence.experiment.problem import subset_index
+from gence.experiment.problem import drawn_counts, most_balanced
 from gence.experiment.recipe import Recipe, named_recipe
 from gence.experiment.same_data import data_checksums
+from gence.experiment.small_classes import check_held_out
 from gence.experiment.spec import LossSpec, RunSpec, Subset
 from gence.models import check_model, create_model
 from gence.report.arguments import Source, read_losses, read_seeds, read_source, read_sources
 from gence.report.choices import AUTO, choose_device, choose_image_size, choose_model, choose_recipe
-from gence.report.concerns import data_concerns, first_few
+from gence.report.concerns import data_concerns
 
 PAPER_LOSSES = ("gence", "ce", "generalized_ce", "focal", "mae", "brier")
 DEFAULT_LOSSES = (*PAPER_LOSSES, "gence(anchor=0.1)")
 DEFAULT_N = {"digits": 100}
-_LEAST_TO_DIVIDE = 2  # images of a class: one to train on, one to hold out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,11 +121,12 @@ def plan_comparison(
         base.model, num_classes=train.num_classes, in_channels=channels, image_size=side, stem=chosen.stem,
         init=chosen.init, seed=0,
     )  # fmt: skip
-    drawn = train.labels[subset_index(base, train.labels, train.num_classes, train.classes)]
-    counts = drawn.bincount(minlength=train.num_classes).tolist()
-    most = train.num_classes * int(train.counts().min())  # a balanced subset has as many of each class
+    counts, most = drawn_counts(base, train), most_balanced(train)
     if tuning:
-        _check_held_out(counts, train.classes, n=base.subset.n, most=most)
+        check_held_out(
+            counts, train.classes, base.subset, most=most, tuning="--tune", larger="--n",
+            otherwise=", or compare without --tune",
+        )  # fmt: skip
     concerns = [note for source in (data, *ood) for note in left_out_notes(source)]
     concerns += data_concerns(
         counts, train.classes, batch_size=chosen.batch_size, losses=asked,
@@ -139,20 +140,6 @@ def plan_comparison(
         concerns=tuple(concerns),
         checksums=data_checksums(splits, outside),
         classes=train.classes,
-    )
-
-
-def _check_held_out(counts: Sequence[int], classes: Sequence[str], *, n: int | None, most: int) -> None:
-    """Raise `DataError` if a class is too small to be divided for tuning; `most` is the largest n that can be."""
-    small = [f"{name} ({count})" for name, count in zip(classes, counts, strict=True) if count < _LEAST_TO_DIVIDE]
-    if not small:
-        return
-    least = _LEAST_TO_DIVIDE * len(classes)
-    remedy = f"use --n {least} or more" if n is not None and least <= most else "label more of them or leave them out"
-    raise DataError(
-        f"--tune holds out a part of each class's training images, so each class needs at least {_LEAST_TO_DIVIDE} of "
-        f"them; with {'all labels' if n is None else f'n = {n}'}, {len(small)} of {len(classes)} classes have fewer: "
-        f"{first_few(small)}; {remedy}, or compare without --tune"
     )
 
 

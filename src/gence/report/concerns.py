@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gence.experiment.loss_spec import LossSpec
 from gence.experiment.same_data import changed_parts
+from gence.experiment.small_classes import first_few, small_classes
 from gence.experiment.spec import RunSpec
 from gence.report.aggregate import by_seed, losses_in
 from gence.report.names import loss_order, loss_title
@@ -43,7 +44,7 @@ def data_concerns(
         more_labels: whether the data have more labels than were drawn, so that --n can be raised.
     """
     found = []
-    few = [f"{name} ({count})" for name, count in zip(classes, counts, strict=True) if count < FEW_IMAGES]
+    few = small_classes(counts, classes, FEW_IMAGES)
     if few:
         remedies = (
             "label more of them, merge or leave out these classes, or raise --n"
@@ -65,15 +66,6 @@ def data_concerns(
     if min(batch_size, sum(counts)) < 2 and free:
         found.append("A batch of one row gives GenCE without an anchor no gradient at all. Use --batch-size 2 or more.")
     return found
-
-
-def first_few(words: Sequence[str], shown: int = 5) -> str:
-    """Return the first of many words, and how many more there are.
-
-    >>> first_few(["a", "b", "c"], shown=2)
-    'a, b and 1 more'
-    """
-    return ", ".join(words[:shown]) + (f" and {len(words) - shown} more" if len(words) > shown else "")
 
 
 def unfinished_concerns(
