@@ -129,16 +129,22 @@ def test_a_store_is_shown_whole_in_a_file(wide):
     assert shown.output.count("25.8 ± 1.1") == 3
 
 
-def test_ctrl_c_that_ends_it_at_once_says_what_is_kept(monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("command", "called", "how"),
+    [
+        (["compare"], "gence.report.compare.compare", "without a report"),
+        (["run", "table1"], "gence.experiment.run.run_grid", "at once"),
+        (["tune", "table1"], "gence.experiment.tune.tune", "at once"),
+    ],
+)
+def test_ctrl_c_that_ends_it_at_once_says_what_is_kept(monkeypatch, capsys, tmp_path, command, called, how):
     def interrupted(*_arguments, **_options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gence.report.compare.compare", interrupted)
-    monkeypatch.setattr(sys, "argv", ["gence", "compare"])
+    monkeypatch.setattr(called, interrupted)
+    monkeypatch.setattr(sys, "argv", ["gence", *command, "--store", str(tmp_path)])
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 130
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line]
-    assert line == (
-        "Stopped by Ctrl-C, without a report: runs that were finished are kept, and the same command goes on."
-    )
+    assert line == f"Stopped by Ctrl-C, {how}: runs that were finished are kept, and the same command goes on."

@@ -36,9 +36,12 @@ def environment(tmp_path):
     }
 
 
-def start_driver(store: Path, engine: str, environment: dict[str, str], seeds: int = SEEDS) -> subprocess.Popen:
-    command = [sys.executable, str(DRIVER), str(store), engine, str(seeds)]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def start_driver(
+    store: Path, engine: str, environment: dict[str, str], seeds: int = SEEDS, trainer: str = "train", **options
+) -> subprocess.Popen:
+    command = [sys.executable, str(DRIVER), str(store), engine, str(seeds), trainer]
+    options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, **options}
+    return subprocess.Popen(command, env=environment, **options)
 
 
 def workers_of(store: Path) -> set[int]:
@@ -48,6 +51,12 @@ def workers_of(store: Path) -> set[int]:
         with contextlib.suppress(FileNotFoundError):
             pids.add(json.loads(path.read_bytes())["pid"])
     return pids
+
+
+def blocks(pid: int, number: signal.Signals) -> bool:
+    """Whether a signal does not reach a process, which it has from its birth or by its own will."""
+    (line,) = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigBlk")]
+    return bool(int(line.split()[1], 16) >> (number - 1) & 1)
 
 
 def outcomes(store: Store) -> dict[str, str]:
@@ -125,3 +134,35 @@ def test_sigterm_stops_cleanly_and_the_next_driver_goes_on(tmp_path, environment
     assert 0 < len(store.missing(make_specs(8))) <= 16
     assert start_driver(root, "local", environment, seeds=8).wait(timeout=300) == 0
     assert store.missing(make_specs(8)) == []
+
+
+def test_a_second_ctrl_c_stops_at_once_and_loses_nothing(tmp_path, environment, quiet_console):
+    root = tmp_path / "interrupted"
+    done = run_grid(make_specs(1), root, device="cpu", trainer=train, console=quiet_console).done
+    driver = start_driver(
+        root, "gpus", environment, seeds=3, trainer="deaf", start_new_session=True, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while len(workers := workers_of(root)) < 2:
+            assert driver.poll() is None
+            assert time.monotonic() < deadline, "the two workers did not begin"
+            time.sleep(0.01)
+        assert all(blocks(pid, signal.SIGINT) for pid in workers), "not even while they import"
+        os.killpg(driver.pid, signal.SIGINT)  # as a terminal does: the workers hear it too
+        with pytest.raises(subprocess.TimeoutExpired):
+            driver.wait(timeout=1)  # the workers are asked to end, and do not listen
+        os.killpg(driver.pid, signal.SIGINT)
+        _, said = driver.communicate(timeout=15)  # less than a worker that was asked has to end its epoch
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(driver.pid, signal.SIGKILL)
+        driver.communicate()
+    assert driver.returncode == -signal.SIGINT
+    assert said.rstrip().endswith("KeyboardInterrupt")
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+    store = Store(root)
+    assert sorted(store.keys()) == sorted(done)
+    assert start_driver(root, "local", environment, seeds=3).wait(timeout=300) == 0
+    assert store.missing(make_specs(3)) == []
+    assert store.check(remove_leftovers=True).problems == ()

@@ -52,6 +52,12 @@ def crash_on_seed_1(specs, **options):
     return train(specs, **options)
 
 
+def deaf(specs, **options):
+    """Work for minutes without asking whether to stop, as a long epoch does."""
+    time.sleep(300)
+    return train(specs, **options)
+
+
 def full_disk(specs, **options):
     """Find no room, as a trainer that writes checkpoints into the store may."""
     from gence.experiment.store import StoreError

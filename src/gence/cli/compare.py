@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gence.cli.errors import exit_if_interrupted
+from gence.cli.errors import exit_if_interrupted, interruption_told
 from gence.cli.tables import print_table, table_console
 
 if TYPE_CHECKING:
@@ -66,7 +64,7 @@ def compare(
     from gence.report.compare import compare as run
     from gence.report.comparison_plan import DEFAULT_LOSSES
 
-    with _interruption_told():
+    with interruption_told("without a report"):
         result = run(
             data,
             n=AUTO if n is None else n,
@@ -177,14 +175,3 @@ def _cores() -> int:
     # The cores this process may use: fewer than the machine has, in a container. Each process takes half a gigabyte.
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores, 8)
-
-
-@contextmanager
-def _interruption_told() -> Iterator[None]:
-    """Say what is kept where Ctrl-C ends the command at once: while data are read, or when it comes a second time."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        kept = "runs that were finished are kept, and the same command goes on"
-        typer.echo(f"Stopped by Ctrl-C, without a report: {kept}.", err=True)
-        raise

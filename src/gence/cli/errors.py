@@ -58,6 +58,17 @@ def exit_if_interrupted(stopped: str | None) -> None:
 
 
 @contextmanager
+def interruption_told(how: str = "at once") -> Iterator[None]:
+    """Say what is kept where Ctrl-C ends the command at once: while data are read, or when it comes a second time."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        kept = "runs that were finished are kept, and the same command goes on"
+        print(f"Stopped by Ctrl-C, {how}: {kept}.", file=sys.stderr)
+        raise
+
+
+@contextmanager
 def cleared_on_sigterm() -> Iterator[None]:
     """Let SIGTERM end the work as Ctrl-C does, so that folders it works in are removed; the exit code is 143."""
     if threading.current_thread() is not threading.main_thread():

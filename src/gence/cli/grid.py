@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gence.cli.errors import exit_if_interrupted
+from gence.cli.errors import exit_if_interrupted, interruption_told
 from gence.cli.settings import print_left_out, read_names, refuse_options
 from gence.cli.tables import table_console
 
@@ -88,14 +88,15 @@ def register(app: typer.Typer) -> None:
 
         check_ready(place.missing(specs), data=engine != "ray")
         print_left_out(source for spec in specs for source in (spec.data, *spec.ood))
-        report = run_grid(
-            specs,
-            place,
-            time_limit=time_limit,
-            keep_predictions=predictions,
-            retry_failed=retry_failed,
-            **_run_options(engine, workers, cohort_size, device, compile),
-        )
+        with interruption_told():
+            report = run_grid(
+                specs,
+                place,
+                time_limit=time_limit,
+                keep_predictions=predictions,
+                retry_failed=retry_failed,
+                **_run_options(engine, workers, cohort_size, device, compile),
+            )
         for key, error in report.failed.items():
             typer.echo(f"{key} failed: {error}", err=True)
         if report.unreadable:
@@ -152,14 +153,15 @@ def register(app: typer.Typer) -> None:
         if engine != "ray":
             check_tunable(bases)
         for base in bases:
-            report = tune_cell(
-                base,
-                asked,
-                place,
-                settings=TuneSettings(trials=trials, metric=metric),
-                time_limit=left.seconds(),
-                **_run_options(engine, workers, cohort_size, device, compile),
-            )
+            with interruption_told():
+                report = tune_cell(
+                    base,
+                    asked,
+                    place,
+                    settings=TuneSettings(trials=trials, metric=metric),
+                    time_limit=left.seconds(),
+                    **_run_options(engine, workers, cohort_size, device, compile),
+                )
             save_tuned(place, report)
             state = "complete" if report.complete else f"not complete ({report.stopped})"
             typer.echo(f"{cell_name(base)}: {state}")

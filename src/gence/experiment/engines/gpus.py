@@ -10,7 +10,9 @@ import multiprocessing
 import os
 import signal
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -59,11 +61,14 @@ class GpusEngine:
         count = self.capacity(options.device).cohorts
         gpus = visible_gpus()
         slots = [_Slot(gpu=gpus[i % len(gpus)] if gpus else None, options=options) for i in range(count)]
+        patient = True
         try:
             _drive(slots, plan, control)
+        except KeyboardInterrupt:  # Ctrl-C for the second time: the first is a wish that `control` knows
+            patient = False
+            raise
         finally:
-            for slot in slots:
-                slot.close()
+            _end(slots, patient=patient)
 
 
 def visible_gpus() -> list[str]:
@@ -94,7 +99,8 @@ class _Slot:
             context = multiprocessing.get_context("spawn")
             self._pipe, theirs = context.Pipe()
             self._process = context.Process(target=_worker, args=(theirs, self.gpu, self.options), daemon=True)
-            self._process.start()
+            with _ctrl_c_kept_back():
+                self._process.start()
             theirs.close()  # so that the worker's death is the end of the pipe
         return self._pipe
 
@@ -129,9 +135,45 @@ class _Slot:
         if self._process is not None:
             self.ask_to_stop()
             self._process.join(_GRACE_S)
-            if self._process.is_alive():
-                self._process.kill()
-                self._process.join()
+            self.kill()
+
+    def kill(self) -> None:
+        """End the worker at once, if it still lives."""
+        if self._process is not None and self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+
+def _end(slots: list[_Slot], *, patient: bool) -> None:
+    """End all workers: a patient end lets each finish its epoch, and Ctrl-C cuts the wait short.
+
+    Killing loses nothing that was recorded: records are written whole or not at all, and the claims of the dead are
+    taken over.
+    """
+    try:
+        if patient:
+            for slot in slots:
+                slot.close()
+    finally:
+        for slot in slots:
+            slot.kill()
+
+
+@contextlib.contextmanager
+def _ctrl_c_kept_back() -> Iterator[None]:
+    """Start a process that Ctrl-C does not reach, though it goes to the whole group; here it comes after the block.
+
+    A worker says so itself, but not before its first imports are done, which a Ctrl-C would end in a traceback.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # else started within the block, after which it lets the signal through
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _drive(slots: list[_Slot], plan: Plan, control: Control) -> None:
@@ -177,7 +219,7 @@ def _worker(pipe: Connection, gpu: str | None, options: WorkOptions) -> None:
         if options.device.startswith("cuda"):
             options = replace(options, device="cuda")  # the only one this process sees, whatever its number elsewhere
     asked: list[int] = []
-    # Ctrl-C reaches the whole group; the driver decides and asks with SIGTERM.
+    # Ctrl-C goes to the whole group; the driver decides and asks with SIGTERM.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, _frame: asked.append(number))
     driver = os.getppid()
