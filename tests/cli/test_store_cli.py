@@ -6,8 +6,10 @@ import pytest
 from typer.testing import CliRunner
 
 from gence.cli.app import create_app
+from gence.cli.store_path import store_at
 from gence.experiment.result import RunResult
-from gence.experiment.store import Store
+from gence.experiment.store import Store, StoreError
+from gence.paper.results import default_results
 from gence.paper.table1 import table1
 from tests.experiment.small_disk import run_on_small_disk
 
@@ -27,6 +29,13 @@ def filled(path, seeds: range, accuracy: float = 0.5) -> Store:
         spec = table1().rows[0].base.replace(seed=seed)
         store.write(spec, RunResult(metrics={"accuracy": accuracy}, predictions=predictions), {})
     return store
+
+
+def test_a_command_s_store_is_the_paper_s_unless_one_is_named(tmp_path) -> None:
+    assert store_at(None).root == default_results()
+    assert store_at(tmp_path / "new").root == tmp_path / "new"
+    with pytest.raises(StoreError, match="there is no store at"):
+        store_at(tmp_path / "new", must_exist=True)
 
 
 def test_merge_joins_stores(tmp_path) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from gence.cli.errors import exit_if_interrupted, interruption_told
 from gence.cli.settings import print_left_out, read_names, refuse_options
+from gence.cli.store_path import store_at
 from gence.cli.tables import table_console
 
 if TYPE_CHECKING:
@@ -190,17 +191,6 @@ class _Remaining:
     def seconds(self) -> float | None:
         """Seconds left, a little above 0 at the least; None without a limit."""
         return None if self._end is None else max(self._end - self._clock(), 1e-3)
-
-
-def store_at(path: Path | None, *, must_exist: bool = False) -> Store:
-    """Return the store at a path; by default the repository's records of the paper."""
-    from gence.experiment.store import Store
-    from gence.paper.results import default_results
-
-    found = Store(default_results() if path is None else path, must_exist=must_exist)
-    for sentence in found.strange_lines():
-        typer.echo(f"Warning: {sentence}; its run counts as missing", err=True)
-    return found
 
 
 def _run_options(engine: str, workers: int | None, cohort_size: str, device: str, compile: bool) -> dict[str, Any]:

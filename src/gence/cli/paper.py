@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from gence.cli import compare
-from gence.cli.grid import store_at
 from gence.cli.settings import read_names, refuse_options
+from gence.cli.store_path import store_at
 from gence.cli.tables import print_table, table_console
 
 _FORMATS = ("text", "markdown", "latex", "csv")
