@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import io
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -135,7 +136,23 @@ def test_no_number_is_cut_in_a_narrow_terminal(store: Store) -> None:
     assert "…" not in shown.decode()
 
 
-@pytest.mark.parametrize("name", ["remedies", "remedies_drift", "open_choices", "epoch_time"])
+@pytest.mark.parametrize("color", [None, "standard"])
+def test_the_best_is_marked_where_nothing_can_be_bold(color: str | None) -> None:
+    table, _ = shown("open_choices", Store(default_results()))
+    best = [(i, cell.text) for row in table.rows for i, cell in enumerate(row.cells) if cell.best]
+    assert [i for i, _ in best] == [0, 6]
+    out = io.StringIO()
+    print_table(table, Console(file=out, width=300, force_terminal=True, color_system=color, _environ={}))
+    if color is None:
+        assert all((f" *{text} │" if i else f"│ {text}* ") in out.getvalue() for i, text in best)
+        assert "A * marks the best." in out.getvalue()
+    else:
+        assert "*" not in out.getvalue()
+        bold = [text.strip() for text in re.findall(r"\x1b\[1m([^\x1b]*)", out.getvalue())]
+        assert {text for _, text in best} <= set(bold)
+
+
+@pytest.mark.parametrize("name", ["remedies", "remedies_drift", "open_choices", "epoch_time", "tuned"])
 def test_tables_of_every_width_have_whole_numbers_and_borders(name: str) -> None:
     table, _ = shown(name, Store(default_results()))
     for width in (64, 80, 140, 176, 200, 228, 312):

@@ -76,6 +76,9 @@ def test_markdown_latex_csv_and_terminal_show_the_same_rows():
     console = Console(file=io.StringIO(), width=100)
     console.print(spread.rich())
     assert "55.0 ± 7.1" in console.file.getvalue()
+    console.print(table.rich(bold=False))
+    assert "*75.0" in console.file.getvalue()
+    assert "*" not in table.csv()
 
 
 def test_names_cannot_break_out_of_a_table():

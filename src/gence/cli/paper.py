@@ -70,7 +70,7 @@ def register(app: typer.Typer) -> None:
             console = table_console()
             print_table(table, console)
             for note in notes:
-                console.print(note, highlight=False)
+                console.print(note, highlight=False, markup=False)
         else:
             form = {"markdown": table.markdown, "latex": table.latex, "csv": table.csv}[format]
             typer.echo(form(), nl=False)

@@ -93,22 +93,30 @@ class Table:
         writer.writerows([cell.plain() for cell in row.cells] for row in self.rows)
         return buffer.getvalue()
 
-    def rich(self) -> RichTable:
-        """Return the table for a terminal."""
+    def rich(self, *, bold: bool = True) -> RichTable:
+        """Return the table for a terminal.
+
+        Args:
+            bold: whether the best is bold; where nothing can be, as in a pipe, a * marks it, and the caption says so.
+        """
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        shown = RichTable(caption=Text(self.caption), caption_justify="left")
+        starred = not bold and any(cell.best for row in self.rows for cell in row.cells)
+        caption = f"{self.caption} A * marks the best." if starred else self.caption
+        shown = RichTable(caption=Text(caption), caption_justify="left")
+        body = [[_starred(cell, i) if starred else cell.text for i, cell in enumerate(row.cells)] for row in self.rows]
         for i, column in enumerate(self.columns):
             # Titles may be broken, and names between words; a number may not.
-            texts = [row.cells[i].text for row in self.rows]
+            texts = [line[i] for line in body]
             whole = texts if i else [word for text in (column, *texts) for word in text.split()]
             shown.add_column(
                 Text(column), justify="right" if i else "left", min_width=max(map(len, whole), default=None)
             )
-        for row in self.rows:
+        for row, line in zip(self.rows, body, strict=True):
             # Text, not markup: a name in square brackets must stay what it is.
-            shown.add_row(*(Text(cell.text, style="bold" if cell.best else "") for cell in row.cells))
+            styles = ("bold" if bold and cell.best else "" for cell in row.cells)
+            shown.add_row(*map(Text, line, styles))
         return shown
 
 
@@ -239,6 +247,13 @@ def _mean_cell(found: pd.DataFrame, loss: str, quantity: Quantity, best: bool) -
     if n < runs:
         text += f" ({n} of {runs})"
     return Cell(text=text, value=_sortable(quantity.scaled(mean)), best=best)
+
+
+def _starred(cell: Cell, column: int) -> str:
+    """Return the text with its mark on the side where it moves no digit: names stand left, numbers right."""
+    if not cell.best:
+        return cell.text
+    return f"*{cell.text}" if column else f"{cell.text}*"
 
 
 def _plain(quantity: Quantity, value: float) -> Cell:
