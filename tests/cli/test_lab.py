@@ -142,6 +142,8 @@ def test_predict_writes_a_line_an_image(saved, tmp_path):
     (["train", "--model", "resnet5O"], "unknown model 'resnet5O'; the nearest is 'resnet50'"),
     (["train", "--recipe", "papper"], "did you mean 'paper'"),
     (["train", "--set", "recipe.lrr=1"], "Recipe has no field 'lrr'; did you mean 'lr'"),
+    (["train", "--set", "lr=1"], "RunSpec has no field 'lr'; did you mean 'recipe.lr'?"),
+    (["train", "--ood", "digitz"], "digitz is no known data set"),
     (["train", "--set", "recipe.lr"], "expected field=value"),
     (["train", "--set", "recipe.lr=1", "--set", "recipe.lr=2"], "recipe.lr twice"),
     (["train", "--set", "recipe.lr=fast"], "Recipe.lr must be a number, got 'fast'"),
@@ -161,6 +163,7 @@ def test_mistakes_are_one_line_that_says_what_to_do(monkeypatch, capsys, argumen
     shown = failure(monkeypatch, capsys, *arguments)
     assert message in shown
     assert "Traceback" not in shown
+    assert "getting ready" not in shown or message == "multiple"  # said before the training begins
 
 
 def test_what_the_system_refuses_is_one_line_too(capsys):

@@ -73,6 +73,26 @@ def test_another_recipe_is_another_table(store: Store) -> None:
     assert "14.92 ± 0.58" in output
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["show", "tabel1"], "tabel1 is neither a table nor a folder of records; did you mean 'table1'"),
+        (["show", "nowhere/"], "nowhere/ is neither a table nor a folder of records; known: batch_size"),
+        (["show", "{}"], "has no finished run; there are records in .*store: name that folder"),
+        (["show", "{}/empty"], "has no finished run; check the path, or make runs with"),
+        (["report", "{}"], "no finished run to report; there are records in .*store: name that folder"),
+        (["report", "paper", "--out", "{}/file"], "out is .*file, and it or a part of it is a file; expected a folder"),
+    ],
+)
+def test_what_is_no_store_and_no_table_is_said_with_what_to_do(
+    store: Store, tmp_path, arguments: list[str], message: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    with pytest.raises((ValueError, StoreError), match=message):
+        invoke(*(argument.format(tmp_path) for argument in arguments))
+
+
 def test_the_page_is_written(store: Store, tmp_path) -> None:
     assert "paper.html" in invoke("report", "paper", "--store", store.root, "--out", tmp_path / "report")
     assert "15.50 ± 0.71" in (tmp_path / "report" / "paper.html").read_text()

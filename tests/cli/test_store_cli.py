@@ -60,6 +60,20 @@ def test_a_folder_without_records_is_no_sound_store(tmp_path) -> None:
     assert "there are no records in" in invoke("check", tmp_path, code=1)
 
 
+@pytest.mark.parametrize("command", [["export", "runs.csv"], ["pack"]])
+def test_of_a_folder_without_records_nothing_is_made(tmp_path, monkeypatch, command: list[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="there are no records in empty; check the path"):
+        invoke(command[0], "empty", *command[1:])
+    filled(tmp_path / "empty" / "store", range(1))
+    with pytest.raises(ValueError, match="there are records in empty/store: name that folder"):
+        invoke(command[0], "empty", *command[1:])
+    assert "there are no records in empty; there are records in empty/store" in invoke("merge", "into", "empty")
+    assert [path.name for path in (tmp_path / "empty").iterdir()] == ["store"]
+    assert not (tmp_path / "runs.csv").exists()
+
+
 def test_check_finds_an_edited_record(tmp_path) -> None:
     store = filled(tmp_path / "store", range(3))
     assert "3 records are sound, 0 problems" in invoke("check", store.root)

@@ -113,7 +113,7 @@ def test_grids_by_name(tmp_path) -> None:
     grid = tmp_path / "mine.toml"
     grid.write_text('[base]\ndata="digits"\nmodel="small_cnn"\nrecipe="tiny"\nsubset=100\nseed=0\nloss="ce"\n')
     assert len(grid_specs([str(grid), "table1"], store)) == 421
-    with pytest.raises(ValueError, match=r"mine\.toml is a file and says itself what it runs"):
+    with pytest.raises(ValueError, match=r"mine\.toml is a file and says itself what it runs; leave out seeds, or"):
         grid_specs([str(grid)], store, seeds=2)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gence.cli.errors import exit_if_interrupted, interruption_told
+from gence.cli.store_path import store_at
 from gence.cli.tables import print_table, table_console
 
 if TYPE_CHECKING:
@@ -103,24 +104,24 @@ def compare(
 
 def report(store: Path, out: Path) -> None:
     """Write the report of a store: one page, and every figure and table as a file (``gence report STORE``)."""
-    from gence.report.build import build_report, write_report
+    from gence.report.build import build_report, make_folder, write_report
 
-    page = write_report(build_report(store), out)
+    page = write_report(build_report(store_at(store, must_exist=True)), make_folder(out))
     print(f"Report: {page} ({page.stat().st_size / 1e6:.1f} MB)")
 
 
 def show(store: Path) -> None:
     """Print what a store says: for every setting the table of losses and the verdict (``gence show STORE``)."""
     from gence.experiment.same_data import recorded_checksums
-    from gence.experiment.store import Store
+    from gence.experiment.store_reports import is_it_the_folder
     from gence.report.aggregate import load_rows, settings
     from gence.report.concerns import image_concerns
     from gence.report.verdict import judge
 
-    records = Store(store, must_exist=True)
+    records = store_at(store, must_exist=True)
     found = settings(load_rows(records))
     if not found:
-        raise ValueError(f"the store {store} has no finished run")
+        raise ValueError(f"the store {store} has no finished run; {is_it_the_folder(store)}")
     console = table_console()
     for setting in found:
         _print_losses(console, setting)

@@ -65,6 +65,10 @@ def register(app: typer.Typer) -> None:
 
         gence train --data photos/ --image-size 64 --n 500 --set recipe.epochs=50 --save photos.safetensors
         """
+        from gence.experiment.device import resolve_device
+        from gence.experiment.grid import check_losses
+        from gence.experiment.loss_spec import check_numbers
+        from gence.experiment.ready import check_ready
         from gence.experiment.spec import RunSpec
 
         spec = RunSpec.from_dict(
@@ -82,6 +86,11 @@ def register(app: typer.Typer) -> None:
         if log is not None and log[0] != "tensorboard":
             raise ValueError(f"--log is {log[0]!r}; expected: --log tensorboard DIR")
         check_out("--save", save)
+        # What the training would find out itself, but only when it has begun.
+        check_losses([spec])
+        check_numbers(spec.loss)
+        check_ready([spec])
+        resolve_device(device)
         spec = _settled(spec, device)
         if store is not None:
             _check_unchanged(spec, store)

@@ -52,7 +52,7 @@ def register(app: typer.Typer) -> None:
 
         gence show gence-report/store
         """
-        from gence.experiment.fields import check_choice
+        from gence.experiment.fields import check_choice, nearest
         from gence.paper.shown import SHOWN, shown
 
         narrowing = {"--rows": rows, "--seeds": seeds, "--recipe": recipe}
@@ -61,6 +61,8 @@ def register(app: typer.Typer) -> None:
             refuse_options(name, "a folder of records is shown whole, as text", {**shaping, **narrowing})
             compare.show(Path(name))
             return
+        if name not in SHOWN:
+            raise ValueError(f"{name} is neither a table nor a folder of records; {nearest(name, SHOWN)}")
         fixed = {option: narrowing[option] for option in _FIXED.get(name, ())}
         refuse_options(name, "its table has no such choice", fixed)
         check_choice("--format", format, _FORMATS)
@@ -94,6 +96,8 @@ def register(app: typer.Typer) -> None:
             compare.report(Path(what), out)
             return
         from gence.paper.page import write_page
+        from gence.report.build import make_folder
 
-        page = write_page(store_at(store, must_exist=store is not None), out / "paper.html", recipe=recipe)
+        place = store_at(store, must_exist=store is not None)
+        page = write_page(place, make_folder(out) / "paper.html", recipe=recipe)
         typer.echo(f"Report: {page} ({page.stat().st_size / 1e6:.1f} MB)")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gence.cli.errors import check_out
+from gence.cli.store_path import store_at
+
+if TYPE_CHECKING:
+    from gence.experiment.store import Store
 
 _Folder = Annotated[Path, typer.Argument(help="Folder of records.")]
 
@@ -27,6 +31,7 @@ def register(app: typer.Typer) -> None:
         Example: gence store merge results/paper results/from-another-machine
         """
         from gence.experiment.store import Store
+        from gence.experiment.store_reports import is_it_the_folder
         from gence.paper.tuned import merge_tuned
 
         target = Store(into)
@@ -45,6 +50,8 @@ def register(app: typer.Typer) -> None:
                 typer.echo(f"  not taken over: {problem}", err=True)
             if tuned := merge_tuned(target, other):
                 typer.echo(f"  what was tuned for {tuned} losses was taken over")
+            elif not (report.added or report.same or report.conflicts or report.damaged):
+                typer.echo(f"  there are no records in {path}; {is_it_the_folder(path)}", err=True)
         if troubles:
             raise typer.Exit(1)
 
@@ -60,6 +67,7 @@ def register(app: typer.Typer) -> None:
         Example: gence store check results/paper
         """
         from gence.experiment.store import Store
+        from gence.experiment.store_reports import is_it_the_folder
 
         report = Store(store, must_exist=True).check(remove_leftovers=remove_leftovers)
         for sentence in (*report.problems, *report.notes):
@@ -70,7 +78,7 @@ def register(app: typer.Typer) -> None:
         if not report.ok:
             raise typer.Exit(1)
         if not report.sound:
-            typer.echo(f"there are no records in {store}; is it the folder that was meant?", err=True)
+            typer.echo(f"there are no records in {store}; {is_it_the_folder(store)}", err=True)
             raise typer.Exit(1)
 
     @group.command()
@@ -82,9 +90,7 @@ def register(app: typer.Typer) -> None:
 
         Example: gence store export results/paper runs.csv
         """
-        from gence.experiment.store import Store
-
-        source = Store(store, must_exist=True)
+        source = _with_records(store)
         writers = {".csv": source.export_csv, ".parquet": source.export_parquet}
         if to.suffix not in writers:
             raise ValueError(f"{to} ends in {to.suffix or 'nothing'!r}; expected a file that ends in .csv or .parquet")
@@ -104,11 +110,19 @@ def register(app: typer.Typer) -> None:
         """
         import shutil
 
-        from gence.experiment.store import Store
-
-        source = Store(store, must_exist=True)
+        source = _with_records(store)
         typer.echo(f"{source.pack_path} holds {source.pack()} records")
         predictions = source.root / "predictions"
         if drop_predictions and predictions.is_dir():
             shutil.rmtree(predictions)
             typer.echo("predictions are deleted")
+
+
+def _with_records(folder: Path) -> Store:
+    """Return the store of a folder; one without records is an error, as nothing is to be made of it."""
+    from gence.experiment.store_reports import is_it_the_folder
+
+    found = store_at(folder, must_exist=True)
+    if not found.keys():
+        raise ValueError(f"there are no records in {folder}; {is_it_the_folder(folder)}")
+    return found

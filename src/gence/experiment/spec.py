@@ -24,6 +24,7 @@ from gence.experiment.fields import (
     check_choice,
     check_keys,
     from_mapping,
+    nearest,
     normalise_fields,
 )
 from gence.experiment.loss_spec import LossSpec
@@ -178,7 +179,10 @@ class RunSpec:
         # Whole fields first: {"recipe": "modern", "recipe.lr": 0.1} means modern with another rate, in either order.
         for path in sorted(changes, key=lambda name: name.count(".")):
             head, dot, rest = path.partition(".")
-            check_keys("RunSpec", [head], values)
+            if head not in values:
+                inside = [f"{part}.{head}" for part in ("recipe", "subset") if head in values[part].to_dict()]
+                hint = f"did you mean {inside[0]!r}?" if inside else nearest(head, values)
+                raise SpecError(f"RunSpec has no field {head!r}; {hint}")
             if not dot:
                 values[head] = _coerced(head, changes[path])
             elif head == "subset":

@@ -1,9 +1,17 @@
-"""What merging and checking a store found."""
+"""What merging and checking a store found, and what to do where there is nothing."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+
+
+def is_it_the_folder(root: Path) -> str:
+    """Return what to do about a store without records: often its folder is a level below, as `gence compare` has it."""
+    inner = root / "store"
+    if (inner / "records").is_dir() or (inner / "records.jsonl").is_file():
+        return f"there are records in {inner}: name that folder"
+    return "check the path, or make runs with `gence compare` or `gence run`"
 
 
 @dataclass(frozen=True)

@@ -50,8 +50,12 @@ def grid_specs(
                 raise ValueError(f"rows: {pattern} matches no row of {', '.join(exhibits)}")
     for name in names:
         if name.endswith(".toml"):
-            if rows or losses or seeds or recipe:
-                raise SpecError(f"{name} is a file and says itself what it runs; rows, losses, seeds and recipe do not")
+            given = {"rows": rows, "losses": losses, "seeds": seeds, "recipe": recipe}
+            if useless := [option for option, value in given.items() if value]:
+                options = " and ".join(useless)
+                raise SpecError(
+                    f"{name} is a file and says itself what it runs; leave out {options}, or change the file"
+                )
             runs += read_grid(name)
             continue
         if name == "epoch_time":

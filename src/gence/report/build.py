@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from gence.experiment.atomic import StoreError, replace
 from gence.experiment.store import Store
+from gence.experiment.store_reports import is_it_the_folder
 from gence.report.aggregate import Setting, load_rows, settings
 from gence.report.concerns import image_concerns, run_concerns
 from gence.report.figures import panels
@@ -83,7 +84,7 @@ def build_report(
     frame = load_rows(store, keys=keys)
     found = settings(frame)
     if not found:
-        raise StoreError(f"the store {store.root} has no finished run to report; run `gence compare` or `gence run`")
+        raise StoreError(f"the store {store.root} has no finished run to report; {is_it_the_folder(store.root)}")
     chapters = []
     for number, setting in enumerate(found[:MOST_SETTINGS]):
         before = concerns if number == 0 else ()
