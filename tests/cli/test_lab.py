@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import contextlib
 import csv
+import signal
 import subprocess
 import sys
 import time
@@ -12,7 +14,7 @@ from typer.testing import CliRunner
 
 from gence.cli import main
 from gence.cli.app import create_app
-from gence.cli.errors import shown_plainly
+from gence.cli.errors import cleared_on_sigterm, shown_plainly
 from gence.data import load
 from gence.experiment.predict import load_model
 from gence.experiment.store import Store
@@ -115,6 +117,18 @@ def test_sigterm_leaves_no_folder_beside_the_network(tmp_path):
     process.terminate()
     assert process.wait(60) == 143
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sigterm_whose_exception_was_lost_is_heard_later():
+    before = signal.getsignal(signal.SIGTERM)
+    with cleared_on_sigterm() as end_if_asked:
+        end_if_asked()  # nobody has asked yet
+        with contextlib.suppress(SystemExit):  # a finaliser would lose it as well
+            signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(SystemExit) as ended:
+            end_if_asked()
+    assert ended.value.code == 143
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_predict_writes_a_line_an_image(saved, tmp_path):

@@ -126,9 +126,7 @@ def show(store: Path) -> None:
     for setting in found:
         _print_losses(console, setting)
         console.print(judge(setting.frame).headline, style="bold", highlight=False, markup=False)
-        # Images change at some time: the first and the last run of each loss tell, without reading all of them.
-        ends = setting.frame.sort_values("created").groupby("loss")["key"].agg(["first", "last"]).to_numpy().flat
-        for concern in image_concerns(recorded_checksums(records.line(key)) for key in dict.fromkeys(ends)):
+        for concern in image_concerns(recorded_checksums(records.line(key)) for key in setting.frame["key"]):
             console.print(f"Warning: {concern}", style="yellow", highlight=False, markup=False)
 
 

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -69,14 +69,28 @@ def interruption_told(how: str = "at once") -> Iterator[None]:
 
 
 @contextmanager
-def cleared_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the work as Ctrl-C does, so that folders it works in are removed; the exit code is 143."""
+def cleared_on_sigterm() -> Iterator[Callable[[], None]]:
+    """Let SIGTERM end the work as Ctrl-C does, so that folders it works in are removed; the exit code is 143.
+
+    Yields a function for the work to call now and then: it ends a work that has been asked to end and goes on, because
+    the exception was raised where Python ignores it, as in a finaliser.
+    """
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield lambda: None
         return
-    before = signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    asked = threading.Event()
+
+    def end(number: int, _frame: object) -> None:
+        asked.set()
+        sys.exit(128 + number)
+
+    def end_if_asked() -> None:
+        if asked.is_set():
+            sys.exit(128 + signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, end)
     try:
-        yield
+        yield end_if_asked
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -195,9 +195,14 @@ def _train(spec: RunSpec, device: str, save: Path | None, store: Path | None, lo
         save.parent.mkdir(parents=True, exist_ok=True)
     board = None if log is None else TensorBoardLog(log, [spec])
     folder = None if save is None else save.parent
-    with cleared_on_sigterm(), TemporaryDirectory(dir=folder, prefix=".gence-") as models, _bar() as show:
+    with (
+        cleared_on_sigterm() as end_if_asked,
+        TemporaryDirectory(dir=folder, prefix=".gence-") as models,
+        _bar() as show,
+    ):
 
         def on_epoch(progress: CohortProgress) -> None:
+            end_if_asked()
             show(progress)
             if board is not None:
                 board(progress)
