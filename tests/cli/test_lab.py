@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from gence.cli import main
 from gence.cli.app import create_app
 from gence.cli.errors import cleared_on_sigterm, shown_plainly
+from gence.cli.lab import folder_beside
 from gence.data import load
 from gence.experiment.predict import load_model
 from gence.experiment.store import Store
@@ -129,6 +130,19 @@ def test_a_sigterm_whose_exception_was_lost_is_heard_later():
             end_if_asked()
     assert ended.value.code == 143
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_signal_while_the_folder_is_made_leaves_none(tmp_path, monkeypatch):
+    made = Path.mkdir
+
+    def made_and_stopped(path: Path, **options: bool) -> None:
+        made(path, **options)
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(Path, "mkdir", made_and_stopped)
+    with pytest.raises(SystemExit), cleared_on_sigterm(), folder_beside(tmp_path / "m.safetensors"):
+        pass
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_predict_writes_a_line_an_image(saved, tmp_path):

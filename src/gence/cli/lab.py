@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import secrets
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -181,8 +183,6 @@ def _stored(spec: RunSpec, folder: Path) -> RunResult | None:
 
 
 def _train(spec: RunSpec, device: str, save: Path | None, store: Path | None, log: Path | None) -> RunResult:
-    from tempfile import TemporaryDirectory
-
     from gence.experiment.cohort import train_cohort
     from gence.experiment.environment import environment_record
     from gence.experiment.store import Store
@@ -191,15 +191,8 @@ def _train(spec: RunSpec, device: str, save: Path | None, store: Path | None, lo
     records = None if store is None else Store(store)
     if records is not None:
         records.ensure_writable()
-    if save is not None:
-        save.parent.mkdir(parents=True, exist_ok=True)
     board = None if log is None else TensorBoardLog(log, [spec])
-    folder = None if save is None else save.parent
-    with (
-        cleared_on_sigterm() as end_if_asked,
-        TemporaryDirectory(dir=folder, prefix=".gence-") as models,
-        _bar() as show,
-    ):
+    with cleared_on_sigterm() as end_if_asked, folder_beside(save) as models, _bar() as show:
 
         def on_epoch(progress: CohortProgress) -> None:
             end_if_asked()
@@ -212,11 +205,11 @@ def _train(spec: RunSpec, device: str, save: Path | None, store: Path | None, lo
             device=device,
             on_epoch=on_epoch,
             workdir=None if records is None else records.root / "work",
-            models_dir=None if save is None else Path(models),
+            models_dir=models,
             progress=True,
         )
-        if save is not None:
-            (Path(models) / f"{spec.key}.safetensors").replace(save)
+        if save is not None and models is not None:
+            (models / f"{spec.key}.safetensors").replace(save)
     if board is not None:
         board.close()
     if result is None:
@@ -224,6 +217,23 @@ def _train(spec: RunSpec, device: str, save: Path | None, store: Path | None, lo
     if records is not None:
         records.write(spec, result, environment_record(device))
     return result
+
+
+@contextmanager
+def folder_beside(file: Path | None) -> Iterator[Path | None]:
+    """Yield a new folder beside a file, and remove it; None for no file.
+
+    A `TemporaryDirectory` stays behind if a signal ends the program while it is being made.
+    """
+    if file is None:
+        yield None
+        return
+    folder = file.parent / f".gence-{secrets.token_hex(4)}"
+    try:
+        folder.mkdir(parents=True)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
