@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.testing import assert_close
 
 import gence
+import gence.losses
 from gence import LOSSES, LossInfo, TwoHot, gen_cross_entropy
 
 K = 4
@@ -96,6 +99,17 @@ def test_baselines_trace_without_a_graph_break(info: LossInfo) -> None:
     criterion = info.module()
     compiled = torch.compile(criterion, fullgraph=True, backend="eager")
     assert_close(value_and_gradient(compiled, input, LABELS), value_and_gradient(criterion, input, LABELS))
+
+
+def test_types_are_tuples_where_they_are_compared() -> None:
+    """The compiler of torch 2.6, the oldest that is supported, does not know ``isinstance(x, str | Tensor)``."""
+    unions = [
+        f"{path.name}:{call.lineno}"
+        for path in Path(gence.losses.__file__).parent.rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "isinstance" and isinstance(call.args[1], ast.BinOp)
+    ]
+    assert unions == []
 
 
 @pytest.mark.usefixtures("_fresh_compiler")

@@ -14,6 +14,7 @@ import torch
 import gence
 import gence.losses
 import gence.metrics
+from gence.losses.fused import HAS_TRITON, OLDEST_TRITON
 
 
 def modules() -> list[str]:
@@ -34,8 +35,8 @@ def needs_triton(name: str) -> bool:
 
 @pytest.mark.parametrize("name", modules())
 def test_examples_run(name: str) -> None:
-    if needs_triton(name) and importlib.util.find_spec("triton") is None:
-        pytest.skip("needs triton")
+    if needs_triton(name) and not HAS_TRITON:
+        pytest.skip(f"needs Triton {'.'.join(map(str, OLDEST_TRITON))} or newer")
     module = importlib.import_module(name)
     torch.manual_seed(0)
     result = doctest.testmod(module)

@@ -48,7 +48,7 @@ def check_reduction(reduction: Any) -> None:
 
 def check_label_smoothing(label_smoothing: float) -> None:
     """``label_smoothing`` must lie in [0, 1]."""
-    if label_smoothing is None or isinstance(label_smoothing, str | Tensor):
+    if label_smoothing is None or isinstance(label_smoothing, (str, Tensor)):
         raise TypeError(f"label_smoothing: expected a number in [0, 1], got {type(label_smoothing).__name__}")
     if not 0.0 <= label_smoothing <= 1.0:
         raise ValueError(f"label_smoothing: expected a number in [0, 1], got {label_smoothing}")
@@ -56,7 +56,7 @@ def check_label_smoothing(label_smoothing: float) -> None:
 
 def check_number(name: str, value: Any, expected: str) -> None:
     """A parameter of a loss must be a number; text and sequences are not compared with one."""
-    if value is None or isinstance(value, str | list | tuple | dict):
+    if value is None or isinstance(value, (str, list, tuple, dict)):
         raise TypeError(f"{name}: expected {expected}, got {type(value).__name__}")
 
 
@@ -83,7 +83,7 @@ def check_temperature(temperature: float) -> None:
 
 def check_ignore_index(ignore_index: int) -> None:
     """``ignore_index`` must be an integer."""
-    if ignore_index is None or isinstance(ignore_index, str | float | Tensor):
+    if ignore_index is None or isinstance(ignore_index, (str, float, Tensor)):
         raise TypeError(f"ignore_index: expected an integer (-100 if nothing is ignored), got {ignore_index!r}")
 
 
@@ -132,7 +132,7 @@ def check_anchor(anchor: float | Tensor) -> None:
         if not values_can_be_read(anchor):
             return
         anchor = anchor.detach()  # it may be learnt
-    elif not isinstance(anchor, int | float) and not isinstance(anchor, Real):  # NumPy's numbers are the latter
+    elif not isinstance(anchor, (int, float)) and not isinstance(anchor, Real):  # NumPy's numbers are the latter
         raise TypeError(f"anchor: expected a number or a 0-dim tensor, got {type(anchor).__name__}")
     if not float(anchor) >= 0.0:
         raise ValueError(f"anchor: expected a number >= 0 (0 is the paper's loss), got {float(anchor):g}")

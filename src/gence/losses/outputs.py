@@ -13,7 +13,7 @@ def logits_of(output: Any) -> Tensor:
     found: Any = output
     if not isinstance(output, Tensor):
         found = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
-    if found is None and isinstance(output, tuple | list):
+    if found is None and isinstance(output, (tuple, list)):
         found = next((part for part in output if isinstance(part, Tensor) and part.dim() > 0), None)
     if isinstance(found, Tensor) and found.dim() >= 2 and found.is_floating_point():
         return found

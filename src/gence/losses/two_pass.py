@@ -68,8 +68,8 @@ def two_pass_backward(
     if not parts:
         raise ValueError("micro_batches: expected at least one pair of inputs and target, got none")
     for part in parts:
-        if not isinstance(part, tuple | list) or len(part) != 2:
-            seen = f"{len(part)} of them" if isinstance(part, tuple | list) else type(part).__name__
+        if not isinstance(part, (tuple, list)) or len(part) != 2:
+            seen = f"{len(part)} of them" if isinstance(part, (tuple, list)) else type(part).__name__
             raise TypeError(f"micro_batches: expected pairs of inputs and target, got {seen}")
     if not isinstance(criterion, GenCELoss):
         raise TypeError(
