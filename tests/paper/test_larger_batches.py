@@ -182,3 +182,13 @@ def test_resnets_on_cifar10_do_not_learn_their_training_images() -> None:
     assert max(learnt(paper, "anchored-200") + learnt(paper, "anchored-400")) < 0.85
     assert sum(share < 0.5 for share in learnt(mild, "anchored-200")) == 1
     assert min(learnt(mild, "anchored-400")) > 0.95
+
+
+def test_batches_of_200_under_the_paper_s_recipe_cost_vgg_little_and_resnet_much_on_cifar10(cells: Cells) -> None:
+    lost = {
+        model: mean(cells[f"cifar10-{model}-paper"]["anchored-100"])
+        - mean(cells[f"cifar10-{model}-paper"]["anchored-200"])
+        for model in ("vgg19", "resnet50")
+    }
+    assert lost["vgg19"] < 2
+    assert lost["resnet50"] > 10

@@ -110,8 +110,8 @@ def test_the_headline_is_against_cross_entropy_and_by_recipe(writer) -> None:
         record(writer.store, row.name, "anchor-0.1", [20.0 + better, 21.0 + better, 22.0 + better])
         record(writer.store, row.name, "gence", [18.0, 22.0, 20.0])
     assert headline(read_study(writer.store)).splitlines() == [
-        "Accuracy less cross-entropy's, over 8 settings (data, network, recipe) with 2000 labels and 3 seeds of each; "
-        "the recipe is the same for every loss, and none is tuned:",
+        "Accuracy less cross-entropy's, over pairs of runs that share one of 8 settings (data, network, recipe) with "
+        "2000 labels and one of 3 seeds; the recipe is the same for every loss, and none is tuned:",
         "",
         "- **GenCE with an anchor of 0.1**: +3.00 points, up in 24 of 24 pairs (more accurate); +5.0 under `paper` and "
         "+1.0 under `modern`.",

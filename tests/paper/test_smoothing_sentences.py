@@ -1,4 +1,4 @@
-"""What the documentation says in words of label smoothing, and of batches of 200, is so in the records."""
+"""What the documentation says in words of label smoothing is so in the records."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import statistics
 import pytest
 
 from gence.experiment.store import Store
-from gence.paper.larger_batches import larger_batches
-from gence.paper.measure import Reader, measure
+from gence.paper.measure import Reader
 from gence.paper.remedies_course import read_courses
 from gence.paper.results import default_results
 from gence.paper.smoothing import smoothing
@@ -58,13 +57,3 @@ def test_smoothing_lowers_the_calibration_error_of_networks_that_learnt(metrics)
         of(metrics, "anchored_ls", "accuracy")
     )
     assert cost == pytest.approx(1, abs=0.5)
-
-
-def test_with_an_anchor_batches_of_200_cost_vgg_little_and_resnet_much() -> None:
-    cells = {one.row.name: one.cells for one in measure(larger_batches(), Store(default_results()), seeds=3)}
-    lost = {}
-    for model in ("vgg19", "resnet50"):
-        found = cells[f"cifar10-{model}-paper"]
-        lost[model] = found["anchored-100"].summary.mean - found["anchored-200"].summary.mean
-    assert lost["vgg19"] < 2
-    assert lost["resnet50"] > 10

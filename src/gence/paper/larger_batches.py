@@ -14,7 +14,7 @@ from gence.experiment.spec import LossSpec
 from gence.experiment.store import Store
 from gence.paper.exhibit import ANCHORED, Column, Exhibit
 from gence.paper.measure import MeasuredRow, Reader, measure
-from gence.paper.remedies import BATCH_SIZES, OURS, PLAIN, remedies
+from gence.paper.remedies import BATCH_SIZES, OURS, PLAIN, N, remedies
 from gence.paper.remedies_course import read_courses
 from gence.paper.remedies_evidence import HOW_JUDGED, Evidence, after_offset, collapses, compare_lines
 from gence.paper.tables import exhibit_table
@@ -57,7 +57,7 @@ def larger_batches(recipe: Recipe | None = None) -> Exhibit:
     return dataclasses.replace(
         compared,
         name="larger_batches",
-        title=compared.title.replace("Remedies for a drifting marginal", "Plain and anchored GenCE in larger batches"),
+        title=f"Plain and anchored GenCE in larger batches, N = {N}",
         columns=tuple(_column(kind, loss, size) for kind, loss in _KINDS.items() for size in SIZES),
         assumptions=(
             "Larger batches have the same epochs and the same learning rate, so they make fewer steps.",
@@ -77,7 +77,7 @@ def larger_batches_shown(
     if not any(found.recorded for one in accuracy for found in one.cells.values()):
         return table, ["Nothing of this comparison is measured yet."]
     offset = measure(after_offset(exhibit), reader, rows=rows, seeds=seeds)
-    courses = read_courses(exhibit, store, rows=rows, seeds=seeds)
+    courses = read_courses(exhibit, reader, rows=rows, seeds=seeds)
     names = [column.name for column in exhibit.columns]
     trained = {name: [course for setting in courses for course in setting.by_column[name]] for name in names}
     ever = {name: (sum(bool(one.epochs_out) for one in found), len(found)) for name, found in trained.items()}
@@ -103,9 +103,9 @@ def _counted(what: str, counts: Mapping[str, tuple[int, int]]) -> str:
 
 
 def _differences(accuracy: Sequence[MeasuredRow]) -> list[str]:
-    to_plain = [(column_name("anchored", size), column_name("plain", size)) for size in SIZES]
-    to_smallest = [(column_name("anchored", size), column_name("anchored", SMALLEST)) for size in BATCH_SIZES]
-    found = compare_lines(accuracy, [*to_plain, *to_smallest])
+    to_plain = {size: (column_name("anchored", size), column_name("plain", size)) for size in SIZES}
+    to_smallest = {size: (column_name("anchored", size), column_name("anchored", SMALLEST)) for size in BATCH_SIZES}
+    found = compare_lines(accuracy, [*to_plain.values(), *to_smallest.values()])
     sentences = []
     if anchored := _told(found, to_plain):
         sentences.append(f"With the anchor against without, in batches {anchored}.")
@@ -114,6 +114,6 @@ def _differences(accuracy: Sequence[MeasuredRow]) -> list[str]:
     return [*sentences, HOW_JUDGED] if found else []
 
 
-def _told(found: Mapping[tuple[str, str], Evidence], pairs: Sequence[tuple[str, str]]) -> str:
-    told = {pair[0].split("-")[1]: found[pair] for pair in pairs if pair in found}
+def _told(found: Mapping[tuple[str, str], Evidence], pairs: Mapping[int, tuple[str, str]]) -> str:
+    told = {size: found[pair] for size, pair in pairs.items() if pair in found}
     return "; ".join(f"of {size}: {evidence} ({evidence.told})" for size, evidence in told.items())

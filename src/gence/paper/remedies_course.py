@@ -59,10 +59,10 @@ class SettingCourses:
 
 
 def read_courses(
-    exhibit: Exhibit, store: Store, *, rows: Sequence[str] = (), seeds: int | None = None
+    exhibit: Exhibit, store: Store | Reader, *, rows: Sequence[str] = (), seeds: int | None = None
 ) -> list[SettingCourses]:
     """Read the drift of all recorded runs of a comparison; a setting without any is left out."""
-    reader = Reader(store)
+    reader = store if isinstance(store, Reader) else Reader(store)
     seeds = exhibit.seeds if seeds is None else seeds
     found = []
     for row in exhibit.selected(rows):

@@ -62,10 +62,7 @@ def findings(study: Study) -> list[str]:
 
 
 def headline(study: Study) -> str:
-    """Return what the documented start and plain GenCE make against cross-entropy, as Markdown.
-
-    Pairs are of runs that share a setting and a seed.
-    """
+    """Return what the documented start and plain GenCE make against cross-entropy, as Markdown."""
     compared = against(study.accuracy, CE, [START, PLAIN])
     if not compared:
         return "Nothing of the comparison of remedies is measured yet."
@@ -75,9 +72,9 @@ def headline(study: Study) -> str:
             means = [f"{mean:+.1f} under `{recipe}`" for recipe, mean in _by_recipe(study, name).items()]
             lines.append(f"- **{title}**: {compared[name]} ({compared[name].told}); {enumerated(means)}.")
     return (
-        f"Accuracy less cross-entropy's, over {len(study.accuracy)} settings (data, network, recipe) with {N} labels "
-        f"and {study.exhibit.seeds} seeds of each; the recipe is the same for every loss, and none is tuned:\n\n"
-        + "\n".join(lines)
+        "Accuracy less cross-entropy's, over pairs of runs that share one of "
+        f"{len(study.accuracy)} settings (data, network, recipe) with {N} labels and one of {study.exhibit.seeds} "
+        "seeds; the recipe is the same for every loss, and none is tuned:\n\n" + "\n".join(lines)
     )
 
 
