@@ -18,7 +18,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from tests.losses.distributed.worker import bytes_of_a_step
 
-from gence.experiment.environment import environment_record
+from gence.lab.store import environment_record
 
 RANKS = (2, 3)
 SHAPES = ((4, 100), (400, 100), (4, 1100), (400, 1100))  # rows of a rank, classes

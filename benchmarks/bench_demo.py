@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from gence.experiment.environment import environment_record
+from gence.lab.store import environment_record
 
 
 def main() -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from tests.theory.test_network_drift import accuracy, digits, train, two_layers
 
-from gence.experiment.small_study import write_study
 from gence.losses import fold_offset, marginal_offset
+from gence.paper import write_study
 
 RATE = 0.03  # the test's: above the threshold from which this network drifts
 BATCH_SIZES = (25, 50, 100, 300)  # 50 is the test's; all have the same epochs

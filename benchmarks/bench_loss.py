@@ -10,8 +10,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from gence.experiment.bench_loss import bench_loss, print_table
-from gence.experiment.bench_step import bench_step
+from gence.lab.bench import bench_loss, bench_step, print_table
 
 
 def main() -> None:

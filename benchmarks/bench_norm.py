@@ -25,10 +25,10 @@ import torch
 import triton
 from torch import Tensor, nn
 
-from gence.experiment.bench_timing import copy_bandwidth
-from gence.experiment.environment import environment_record
-from gence.models import norm_layout
-from gence.models.fused_norm import Paired, norm_add_relu, norm_relu, norm_relu_for_two, plain_norms
+from gence.lab.bench import copy_bandwidth
+from gence.lab.models import Paired, norm_add_relu, norm_relu, norm_relu_for_two, plain_norms
+from gence.lab.models.fused_norm import launch as norm_layout
+from gence.lab.store import environment_record
 
 BATCH, COPIES = 100, 20
 

@@ -19,13 +19,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from gence.experiment import records
-from gence.experiment.environment import environment_record
-from gence.experiment.grid import Grid
-from gence.experiment.result import RunResult
-from gence.experiment.same_data import check_recorded_data
-from gence.experiment.spec import RunSpec
-from gence.experiment.store import Store
+from gence.lab.spec import Grid, RunSpec
+from gence.lab.store import RunResult, Store, check_recorded_data, environment_record, record as records
 
 
 def grid(count: int) -> Grid:

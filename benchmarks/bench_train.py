@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from gence.experiment.bench_train import bench_train, write_record
+from gence.lab.bench import bench_train, write_record
 
 if __name__ == "__main__":
     out, models, sizes, compiled, usual = (

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gence.experiment.environment import environment_record
-from gence.losses.kernels import implementation, tuning
-from gence.losses.kernels.problem import problem_of
+from gence.lab.store import environment_record
+from gence.losses.backends.triton import forward as implementation, tuning
+from gence.losses.backends.triton.problem import problem_of
 
 MEDIUM = [
     {},

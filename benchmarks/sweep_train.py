@@ -25,10 +25,10 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
-from gence.experiment import bench_train, cohort, lane, trainee
-from gence.experiment.backbone import RunBackbone, run_backbone
-from gence.models import fused_layers, norm_layout, resnet
-from gence.models.fused_norm import Paired, plain_norms
+from gence.lab.bench import train as bench_train
+from gence.lab.models import Paired, plain_norms, resnet
+from gence.lab.models.fused_norm import launch as norm_layout, layers as fused_layers
+from gence.lab.train import RunBackbone, cohort, lanes as lane, run as trainee, run_backbone
 
 SETTINGS: list[dict[str, Any]] = [
     {},

@@ -32,14 +32,16 @@ def on_page_markdown(markdown: str, *, config: Any, **_: Any) -> str:
 
 def figures() -> dict[str, str]:
     """Return every figure of the site as SVG text, by file name."""
-    from gence.experiment.store import Store
-    from gence.paper import load_exhibit
-    from gence.paper.figures import reliability_drawings
-    from gence.paper.larger_batches_figure import batches_drawing
-    from gence.paper.remedies_course_figure import course_drawing
-    from gence.paper.remedies_figure import anchor_drawing
-    from gence.paper.results import default_results
-    from gence.report.svg import as_svg
+    from gence.lab.report import as_svg
+    from gence.lab.store import Store
+    from gence.paper import (
+        anchor_drawing,
+        batches_drawing,
+        course_drawing,
+        default_results,
+        load_exhibit,
+        reliability_drawings,
+    )
     from gence.theory import write_figures
 
     with tempfile.TemporaryDirectory() as folder:

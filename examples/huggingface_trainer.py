@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 from transformers import EvalPrediction, TrainingArguments, ViTConfig, ViTForImageClassification, set_seed
 
 import gence
-from gence.integrations.huggingface import GenCETrainer
+from gence.integrations import GenCETrainer
 
 
 def accuracy(prediction: EvalPrediction) -> dict[str, float]:

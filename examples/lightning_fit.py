@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import gence
-from gence.integrations.lightning import ExactAccumulation, LookAheadLoader
+from gence.integrations import ExactAccumulation, LookAheadLoader
 
 
 class Classifier(lightning.LightningModule):

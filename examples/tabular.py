@@ -8,7 +8,7 @@ from sklearn.model_selection import StratifiedKFold, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from gence.sklearn import GenCEClassifier
+from gence.integrations import GenCEClassifier
 
 
 def main() -> None:

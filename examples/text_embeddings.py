@@ -12,7 +12,7 @@ import inspect
 import numpy as np
 import torch
 
-from gence.sklearn import GenCEClassifier
+from gence.integrations import GenCEClassifier
 
 SUBPACKAGES = ("fft", "integrate", "linalg", "ndimage", "optimize", "signal", "special", "stats")
 

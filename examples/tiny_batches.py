@@ -65,6 +65,6 @@ if __name__ == "__main__":
         print(f"| {row} | " + " | ".join(f"{c.mean():.1f} ± {c.std():.1f}" for c in percent) + " |", flush=True)
         found |= {(row, name): cell for name, cell in cells.items()}
     if options.record:
-        from gence.experiment.small_study import write_study
+        from gence.paper import write_study
 
         write_study(options.record, "`examples/tiny_batches.py`", found, rows_are="data, batch")

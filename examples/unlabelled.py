@@ -64,6 +64,6 @@ if __name__ == "__main__":
         percent = 100 * torch.tensor(found[name, "accuracy"])
         print(f"{name:28} {percent.mean():.1f} ± {percent.std():.1f}", flush=True)
     if options.record:
-        from gence.experiment.small_study import write_study
+        from gence.paper import write_study
 
         write_study(options.record, "`examples/unlabelled.py`", found, rows_are="loss")

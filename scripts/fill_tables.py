@@ -9,8 +9,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from gence.experiment.store import Store
-from gence.paper.blocks import filled, renderers
+from gence.lab.store import Store
+from gence.paper import filled, renderers
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -96,7 +96,7 @@ def test_commands_and_their_options_exist() -> None:
 
 
 def test_grids_are_grids() -> None:
-    from gence.experiment.grid import parse_grid
+    from gence.lab.spec.grid import parse_grid
 
     grids = [tomllib.loads(block) for text in TEXT.values() for block in blocks(text, "toml")]
     assert grids

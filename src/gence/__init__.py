@@ -18,7 +18,7 @@ def __getattr__(name: str) -> Any:
     ``gence.compare`` belongs to the lab, whose packages are loaded likewise; a star import does not load them.
     """
     if name == "compare":
-        return importlib.import_module("gence.report.compare").compare
+        return importlib.import_module("gence.lab.compare").compare
     if name.startswith("__") and name != "__all__":
         raise AttributeError(f"module 'gence' has no attribute {name!r}")
     losses = importlib.import_module("gence.losses")

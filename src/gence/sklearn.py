@@ -1,5 +1,5 @@
 """The library as scikit-learn sees it: ``from gence.sklearn import GenCEClassifier``."""
 
-from gence.integrations.estimator import GenCEClassifier
+from gence.integrations import GenCEClassifier
 
 __all__ = ["GenCEClassifier"]

@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 from gence.cli import main
 from gence.cli.app import create_app
 from gence.cli.compare import _failures, _print_losses
-from gence.experiment.result import RunResult
-from gence.experiment.spec import RunSpec
-from gence.experiment.store import Store
-from gence.report.aggregate import load_rows, settings
-from gence.report.arguments import split_losses
+from gence.lab.compare.auto import split_losses
+from gence.lab.report.frame import load_rows, settings
+from gence.lab.spec.run import RunSpec
+from gence.lab.store.record import RunResult
+from gence.lab.store.store import Store
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
 
@@ -132,9 +132,9 @@ def test_a_store_is_shown_whole_in_a_file(wide):
 @pytest.mark.parametrize(
     ("command", "called", "how"),
     [
-        (["compare"], "gence.report.compare.compare", "without a report"),
-        (["run", "table1"], "gence.experiment.run.run_grid", "at once"),
-        (["tune", "table1"], "gence.experiment.tune.tune", "at once"),
+        (["compare"], "gence.lab.compare.comparison.compare", "without a report"),
+        (["run", "table1"], "gence.lab.sweep.run.run_grid", "at once"),
+        (["tune", "table1"], "gence.lab.sweep.tuning.tune", "at once"),
     ],
 )
 def test_ctrl_c_that_ends_it_at_once_says_what_is_kept(monkeypatch, capsys, tmp_path, command, called, how):

@@ -3,8 +3,8 @@ from __future__ import annotations
 from typer.testing import CliRunner
 
 from gence.cli.app import create_app
-from gence.data import known_sources
-from tests.experiment.small_runs import write_images
+from gence.lab.data import known_sources
+from tests.lab.small_runs import write_images
 
 
 def gence(*arguments: str, code: int = 0) -> str:

@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 from gence.cli import main
 from gence.cli.app import create_app
 from gence.cli.errors import cleared_on_sigterm, shown_plainly
-from gence.cli.lab import folder_beside
-from gence.data import load
-from gence.experiment.predict import load_model
-from gence.experiment.store import Store
+from gence.cli.train import folder_beside
+from gence.lab.data import load
+from gence.lab.store.store import Store
+from gence.lab.train.predict import load_model
 
 QUICK = ["--n", "40", "--set", "recipe.epochs=2", "--device", "cpu"]
 

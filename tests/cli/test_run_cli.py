@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from gence.cli.app import create_app
-from gence.experiment.grid import read_grid
-from gence.experiment.result import RunResult
-from gence.experiment.store import Store
+from gence.lab.spec.grid import read_grid
+from gence.lab.store.record import RunResult
+from gence.lab.store.store import Store
 
 GRID = """
 [recipes.short]

@@ -1,16 +1,8 @@
 from __future__ import annotations
 
-import doctest
-
 import pytest
 
-from gence.cli import settings
-from gence.cli.settings import read_settings
-
-
-def test_examples():
-    failed, tried = doctest.testmod(settings)
-    assert (failed, tried) == (0, 3)
+from gence.cli.options import read_settings
 
 
 @pytest.mark.parametrize(("text", "value"), [

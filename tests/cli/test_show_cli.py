@@ -16,13 +16,13 @@ from typer.testing import CliRunner
 
 from gence.cli.app import create_app
 from gence.cli.tables import print_table
-from gence.experiment.atomic import StoreError
-from gence.experiment.result import RunResult
-from gence.experiment.store import Store
+from gence.lab.store.files import StoreError
+from gence.lab.store.record import RunResult
+from gence.lab.store.store import Store
+from gence.paper.exhibits.table1 import table1
 from gence.paper.results import checkout, default_results
-from gence.paper.shown import shown
-from gence.paper.table1 import table1
-from tests.experiment.small_runs import write_images
+from gence.paper.show import shown
+from tests.lab.small_runs import write_images
 
 ROW = "cifar100-2000-vgg19"
 

@@ -6,12 +6,13 @@ import pytest
 from typer.testing import CliRunner
 
 from gence.cli.app import create_app
-from gence.cli.store_path import store_at
-from gence.experiment.result import RunResult
-from gence.experiment.store import Store, StoreError
+from gence.cli.store import store_at
+from gence.lab.store.files import StoreError
+from gence.lab.store.record import RunResult
+from gence.lab.store.store import Store
+from gence.paper.exhibits.table1 import table1
 from gence.paper.results import default_results
-from gence.paper.table1 import table1
-from tests.experiment.small_disk import run_on_small_disk
+from tests.lab.small_disk import run_on_small_disk
 
 
 def invoke(*arguments: object, code: int = 0) -> str:

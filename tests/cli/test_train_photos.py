@@ -6,10 +6,10 @@ import pytest
 from typer.testing import CliRunner
 
 from gence.cli.app import create_app
-from gence.data import DataError
-from gence.experiment.predict import load_model
-from gence.experiment.store import Store
-from tests.experiment.small_runs import write_images
+from gence.lab.data import DataError
+from gence.lab.store.store import Store
+from gence.lab.train.predict import load_model
+from tests.lab.small_runs import write_images
 
 QUICK = ["--recipe", "tiny", "--set", "recipe.epochs=1", "--device", "cpu"]
 

@@ -19,7 +19,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import nn
 
-from gence.sklearn import GenCEClassifier
+from gence.integrations.estimator import GenCEClassifier
 
 X, y = load_wine(return_X_y=True)
 X = StandardScaler().fit_transform(X)

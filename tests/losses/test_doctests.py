@@ -14,7 +14,7 @@ import torch
 import gence
 import gence.losses
 import gence.metrics
-from gence.losses.fused import HAS_TRITON, OLDEST_TRITON
+from gence.losses.backends.dispatch import HAS_TRITON, OLDEST_TRITON
 
 
 def modules() -> list[str]:

@@ -7,7 +7,12 @@ import torch
 
 import gence
 from gence import TwoHot
-from gence.losses import fused_blocks, fused_cpu, fused_small, fused_usual
+from gence.losses.backends import (
+    cpu as fused_cpu,
+    cpu_blocks as fused_blocks,
+    cpu_small as fused_small,
+    cpu_usual as fused_usual,
+)
 
 
 def make(kind, n, K, dtype):

@@ -5,8 +5,8 @@ import torch
 from torch.testing import assert_close
 
 import gence
-from gence.losses import fused_blocks, fused_small
-from gence.losses.fused_usual import usual_loss
+from gence.losses.backends import cpu_blocks as fused_blocks, cpu_small as fused_small
+from gence.losses.backends.cpu_usual import usual_loss
 
 
 @pytest.fixture(params=["small", "blocks"])

@@ -3,6 +3,7 @@
 Runs on a GPU, or on the CPU under TRITON_INTERPRET=1 (see test_kernels.py); skipped elsewhere.
 """
 
+import importlib
 import itertools
 import os
 import random
@@ -57,7 +58,7 @@ REGIMES = {
 
 @pytest.fixture(params=REGIMES)
 def regime(request):
-    from gence.losses.kernels import tuning
+    from gence.losses.backends.triton import tuning
 
     with tuning.override(**REGIMES[request.param]):
         yield request.param
@@ -170,7 +171,7 @@ def test_ignored_rows_beside_columns_that_underflow(regime):
 
 
 def check_rows_held_by_a_group(kind, dtype, n, K):
-    from gence.losses.kernels import tuning
+    from gence.losses.backends.triton import tuning
 
     logits, target = make(kind, n, K, dtype)
     weight = (torch.rand(K) + 0.2).to(DEVICE)
@@ -312,7 +313,7 @@ def test_deterministic_on_request(kind, rows, regime):
 
 
 def test_plans_of_many_sizes_are_not_kept_for_ever(monkeypatch):
-    from gence.losses import fused
+    from gence.losses.backends import dispatch as fused
 
     monkeypatch.setattr(fused, "_MOST_PLANS", 2)
     for n in (4, 5, 6, 7):
@@ -321,7 +322,7 @@ def test_plans_of_many_sizes_are_not_kept_for_ever(monkeypatch):
 
 
 def test_a_plan_is_used_only_under_the_settings_it_was_made_for(monkeypatch):
-    from gence.losses import fused
+    from gence.losses.backends import dispatch as fused
 
     logits, target = make("index", 6, 5, torch.float16)
     z = logits.clone().requires_grad_()
@@ -382,8 +383,8 @@ def test_second_derivative_and_second_backward_pass(regime):
 
 
 def test_a_label_out_of_range_is_nan_on_a_device_that_is_not_looked_at():
-    from gence.losses.kernels import autograd
-    from gence.losses.kernels.problem import problem_of
+    from gence.losses.backends.triton import eager as autograd
+    from gence.losses.backends.triton.problem import problem_of
 
     logits, target = make("index", 6, 5, torch.float32)
     target[1] = 99
@@ -394,8 +395,7 @@ def test_a_label_out_of_range_is_nan_on_a_device_that_is_not_looked_at():
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")
 def test_operator_keeps_its_promises():
-    from gence.losses.kernels import operator  # noqa: F401 - registers it
-
+    importlib.import_module("gence.losses.backends.triton.operator")  # which registers it
     logits, target = make("index", 6, 5, torch.float32)
     arguments = (None, target, None, None, None, None, None, 0.1, 1, -100, 2, 0.0, torch.float32, 0)
     torch.library.opcheck(torch.ops.gence.gen_cross_entropy.default, (logits.requires_grad_(), *arguments))
@@ -416,7 +416,7 @@ def test_compiled_in_one_graph(regime):
 
 def test_a_compiled_graph_says_what_its_buffers_were_made_for():
     """So that one from the compiler's cache on disk never meets buffers of another size."""
-    from gence.losses.kernels import tuning
+    from gence.losses.backends.triton import tuning
 
     graphs = []
 

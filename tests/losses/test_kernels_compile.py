@@ -12,9 +12,14 @@ triton = pytest.importorskip("triton", minversion="3.6")
 from triton.backends.compiler import GPUTarget  # noqa: E402 - only where there is Triton
 from triton.compiler import ASTSource  # noqa: E402
 
-from gence.losses.kernels import gradient, implementation, layout, usual_call  # noqa: E402
-from gence.losses.kernels.launch import options  # noqa: E402
-from gence.losses.kernels.problem import problem_of  # noqa: E402
+from gence._triton import options  # noqa: E402
+from gence.losses.backends.triton import (  # noqa: E402
+    backward as gradient,
+    forward as implementation,
+    layout,
+    plans as usual_call,
+)
+from gence.losses.backends.triton.problem import problem_of  # noqa: E402
 
 STREAMED = ["stream_pulls", "stream_pulls", "stream_gradient", "stream_gradient"]
 HOPPER = GPUTarget("cuda", 90, 32)

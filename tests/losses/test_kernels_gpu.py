@@ -10,7 +10,7 @@ pytestmark = pytest.mark.gpu
 
 
 def test_chosen_by_itself():
-    from gence.losses.kernels import launch
+    from gence import _triton as launch
 
     logits, target = make("index", 64, 7, torch.float32, seed=3)
     before = len(launch._compiled)

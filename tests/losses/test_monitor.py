@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gence import TwoHot
-from gence.losses.monitor import MarginalDriftWarning, MarginalMonitor
+from gence.losses.drift.monitor import MarginalDriftWarning, MarginalMonitor
 
 
 def logits(n=40, K=4, seed=0, shift=0.0):

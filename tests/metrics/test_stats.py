@@ -5,14 +5,12 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from scipy import stats as sp
 from torch.testing import assert_close
 
 from gence.metrics import holm, paired_difference, seeds_needed, smallest_p, summarize, wilcoxon_signed_rank
-from gence.metrics.stats import _bootstrap_interval
-from gence.metrics.student import student_critical, student_power, student_two_sided_p
+from gence.metrics.stats import _bootstrap_interval, student_critical, student_power, student_two_sided_p
 
 numbers = st.lists(st.floats(-10, 10).map(lambda x: round(x, 3)), min_size=1, max_size=12)
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from gence.experiment.result import RunResult
-from gence.experiment.store import Store
+from gence.lab.store.record import RunResult
+from gence.lab.store.store import Store
 from gence.paper.exhibit import Exhibit
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gence.experiment.result import RunResult
-from gence.experiment.spec import RunSpec
-from gence.experiment.store import Store
-from gence.paper.remedies import remedies
+from gence.lab.spec.run import RunSpec
+from gence.lab.store.record import RunResult
+from gence.lab.store.store import Store
+from gence.paper.studies.remedies import remedies
 
 ROW = "cifar100-vgg19-paper"
 

@@ -4,10 +4,12 @@ import json
 
 import pytest
 
-from gence.experiment.recipe import RECIPES
-from gence.experiment.spec import LossSpec, RunSpec, Subset
-from gence.experiment.store import Store, StoreError
-from gence.paper.epoch_time import epoch_time_table, measure_epoch_time, save_epoch_time
+from gence.lab.spec.loss import LossSpec
+from gence.lab.spec.recipe import RECIPES
+from gence.lab.spec.run import RunSpec, Subset
+from gence.lab.store.files import StoreError
+from gence.lab.store.store import Store
+from gence.paper.exhibits.epoch_time import epoch_time_table, measure_epoch_time, save_epoch_time
 
 NETWORK = {
     "data": "cifar10",

@@ -4,18 +4,26 @@ from collections.abc import Sequence
 
 import pytest
 
-from gence.experiment.grid import check_losses
-from gence.experiment.recipe import RECIPES
-from gence.experiment.result import RunResult
-from gence.experiment.store import Store
-from gence.paper import EXHIBITS, load_exhibit
+from gence.lab.spec.grid import check_losses
+from gence.lab.spec.recipe import RECIPES
+from gence.lab.store.record import RunResult
+from gence.lab.store.store import Store
 from gence.paper.exhibit import Exhibit
+from gence.paper.exhibits.table1 import table1
 from gence.paper.grids import GRIDS, grid_specs
-from gence.paper.open_choices import CANDIDATES, CELLS, FIRST, GO_ON, chosen, judge, open_choice_specs, search_sentence
-from gence.paper.priority import by_priority, cell_name, cells
+from gence.paper.registry import EXHIBITS, load_exhibit
 from gence.paper.results import default_results
-from gence.paper.table1 import table1
-from gence.paper.tables import search_table
+from gence.paper.studies.open_choices import (
+    CANDIDATES,
+    CELLS,
+    FIRST,
+    GO_ON,
+    chosen,
+    judge,
+    open_choice_specs,
+    search_sentence,
+)
+from gence.paper.tables import by_priority, cell_name, cells, search_table
 
 ALL = {name: load_exhibit(name) for name in EXHIBITS}
 

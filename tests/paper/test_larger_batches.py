@@ -6,18 +6,17 @@ from itertools import pairwise
 
 import pytest
 
-from gence.experiment.recipe import RECIPES
-from gence.experiment.result import RunResult
-from gence.experiment.store import Store
-from gence.paper import load_exhibit
+from gence.lab.spec.recipe import RECIPES
+from gence.lab.store.record import RunResult
+from gence.lab.store.store import Store
 from gence.paper.grids import grid_specs
-from gence.paper.larger_batches import SIZES, column_name, larger_batches
-from gence.paper.larger_batches_figure import batches_block, batches_figure
 from gence.paper.measure import Measured, measure
 from gence.paper.page import render_page
-from gence.paper.remedies_course import Course, read_courses
+from gence.paper.registry import load_exhibit
 from gence.paper.results import default_results
-from gence.paper.shown import shown
+from gence.paper.show import shown
+from gence.paper.studies.drift_course import Course, read_courses
+from gence.paper.studies.larger_batches import SIZES, batches_block, batches_figure, column_name, larger_batches
 from tests.paper.remedies_records import ROW, run_of
 
 # The grid

@@ -5,16 +5,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from gence.experiment.store import Store
-from gence.paper import load_exhibit
-from gence.paper.agreement import agreement
+from gence.lab.report.tables import Table
+from gence.lab.store.store import Store
 from gence.paper.exhibit import Exhibit
+from gence.paper.exhibits.reliability import reliability
+from gence.paper.exhibits.table1 import table1
 from gence.paper.measure import measure
-from gence.paper.reliability import reliability
-from gence.paper.shown import shown
-from gence.paper.table1 import table1
+from gence.paper.registry import load_exhibit
+from gence.paper.sentences import agreement
+from gence.paper.show import shown
 from gence.paper.tables import cost_table, exhibit_table
-from gence.report.tables import Table
 
 ROW = "cifar100-2000-vgg19"
 

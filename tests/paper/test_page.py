@@ -4,13 +4,13 @@ import re
 
 import pytest
 
-from gence.experiment.store import Store
-from gence.paper import load_exhibit
+from gence.lab.report.tables import Cell, Row, Table
+from gence.lab.store.store import Store
+from gence.paper.exhibits.reliability import reliability
+from gence.paper.exhibits.table1 import table1
 from gence.paper.page import _lines, _pieces, _textual, write_page
-from gence.paper.reliability import reliability
-from gence.paper.shown import SHOWN, shown
-from gence.paper.table1 import table1
-from gence.report.tables import Cell, Row, Table
+from gence.paper.registry import load_exhibit
+from gence.paper.show import SHOWN, shown
 from tests.paper.conftest import Writer
 
 

@@ -6,23 +6,24 @@ import pytest
 from typer.testing import CliRunner
 
 from gence.cli.app import create_app
-from gence.experiment.grid import check_losses, parse_grid
-from gence.experiment.plan import Plan
-from gence.experiment.recipe import RECIPES
-from gence.experiment.result import RunResult
-from gence.experiment.spec import LossSpec, RunSpec
-from gence.experiment.store import Store
-from gence.paper import load_exhibit
-from gence.paper import remedies as study
-from gence.paper.blocks import filled, renderers
+from gence.lab.report.figures.svg import as_svg
+from gence.lab.spec.grid import check_losses, parse_grid
+from gence.lab.spec.loss import LossSpec
+from gence.lab.spec.recipe import RECIPES
+from gence.lab.spec.run import RunSpec
+from gence.lab.store.record import RunResult
+from gence.lab.store.store import Store
+from gence.lab.sweep.queue import Plan
+from gence.paper.exhibits.table1 import table1
 from gence.paper.grids import grid_specs
-from gence.paper.priority import cell_name
-from gence.paper.remedies import remedies
-from gence.paper.remedies_figure import anchor_figure, figure_block
+from gence.paper.readme import filled, renderers
+from gence.paper.registry import load_exhibit
 from gence.paper.results import default_results
-from gence.paper.shown import shown
-from gence.paper.table1 import table1
-from gence.report.svg import as_svg
+from gence.paper.show import shown
+from gence.paper.studies import remedies as study
+from gence.paper.studies.remedies import remedies
+from gence.paper.studies.remedies_figure import anchor_figure, figure_block
+from gence.paper.tables import cell_name
 from tests.paper.remedies_records import ROW, record, run_of
 
 # The grid

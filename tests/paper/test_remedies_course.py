@@ -6,13 +6,12 @@ import math
 
 import pytest
 
-from gence.experiment.result import RunResult
-from gence.experiment.store import Store
+from gence.lab.report.figures.svg import as_svg
+from gence.lab.store.record import RunResult
+from gence.lab.store.store import Store
 from gence.paper.page import render_page
-from gence.paper.remedies_course import OUT, Course, course_shown
-from gence.paper.remedies_course_figure import course_block, course_figure
-from gence.paper.shown import shown
-from gence.report.svg import as_svg
+from gence.paper.show import shown
+from gence.paper.studies.drift_course import OUT, Course, course_block, course_figure, course_shown
 from tests.paper.remedies_records import ROW, run_of
 
 OTHER = "cifar10-vgg19-paper"

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from gence.experiment.result import RunResult
-from gence.experiment.store import Store
-from gence.losses.monitor import REMEDY
-from gence.paper.remedies import remedies
-from gence.paper.remedies_evidence import against, collapses, mean_ranks, read_study
-from gence.paper.remedies_findings import START, choose, findings, headline
+from gence.lab.store.record import RunResult
+from gence.lab.store.store import Store
+from gence.losses.drift.monitor import REMEDY
 from gence.paper.results import checkout, default_results
-from gence.paper.shown import shown
+from gence.paper.show import shown
+from gence.paper.studies.remedies import remedies
+from gence.paper.studies.remedies_evidence import (
+    START,
+    against,
+    choose,
+    collapses,
+    findings,
+    headline,
+    mean_ranks,
+    read_study,
+)
 from tests.paper.remedies_records import ROW, fill_row, record, run_of
 
 

@@ -6,14 +6,14 @@ import statistics
 
 import pytest
 
-from gence.experiment.store import Store
+from gence.lab.store.store import Store
 from gence.paper.exhibit import ANCHORED
+from gence.paper.exhibits.table1 import table1
 from gence.paper.measure import Reader, measure
-from gence.paper.remedies import remedies
-from gence.paper.remedies_course import Course, read_courses
-from gence.paper.remedies_evidence import Study, read_study
 from gence.paper.results import default_results
-from gence.paper.table1 import table1
+from gence.paper.studies.drift_course import Course, read_courses
+from gence.paper.studies.remedies import remedies
+from gence.paper.studies.remedies_evidence import Study, read_study
 
 DATA, MODELS, RECIPES = ("cifar100", "cifar10"), ("vgg19", "resnet50"), ("paper", "modern")
 STRENGTHS = ("0.01", "0.03", "0.1", "0.3")

@@ -6,11 +6,11 @@ import statistics
 
 import pytest
 
-from gence.experiment.store import Store
+from gence.lab.store.store import Store
+from gence.paper.exhibits.smoothing import smoothing
 from gence.paper.measure import Reader
-from gence.paper.remedies_course import read_courses
 from gence.paper.results import default_results
-from gence.paper.smoothing import smoothing
+from gence.paper.studies.drift_course import read_courses
 
 ROW = "cifar100-2000-resnet50"
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pickle
 
-from gence.experiment.cohort import train_cohort
-from gence.experiment.recipe import RECIPES
-from gence.experiment.spec import LossSpec, RunSpec, Subset
-from gence.paper.trainer import CohortTrainer
+from gence.lab.spec.loss import LossSpec
+from gence.lab.spec.recipe import RECIPES
+from gence.lab.spec.run import RunSpec, Subset
+from gence.lab.sweep.trainers import CohortTrainer
+from gence.lab.train.cohort import train_cohort
 
 
 def test_cohorts_share_a_loader_and_come_out_the_same() -> None:

@@ -5,16 +5,16 @@ import json
 
 import pytest
 
-from gence.experiment.recipe import RECIPES
-from gence.experiment.result import RunResult
-from gence.experiment.spec import LossSpec
-from gence.experiment.store import Store, StoreError
-from gence.experiment.study import TunedLoss
-from gence.experiment.tune import TuneReport
-from gence.paper.priority import cell_name
-from gence.paper.shown import shown
-from gence.paper.table1 import table1
-from gence.paper.tuned import (
+from gence.lab.spec.loss import LossSpec
+from gence.lab.spec.recipe import RECIPES
+from gence.lab.store.files import StoreError
+from gence.lab.store.record import RunResult
+from gence.lab.store.store import Store
+from gence.lab.sweep.study import TunedLoss
+from gence.lab.sweep.tuning import TuneReport
+from gence.paper.exhibits.table1 import table1
+from gence.paper.show import shown
+from gence.paper.studies.tuned import (
     LOSSES,
     cells_to_tune,
     load_tuned,
@@ -24,6 +24,7 @@ from gence.paper.tuned import (
     tuned,
     tuned_specs,
 )
+from gence.paper.tables import cell_name
 
 ROW = "cifar100-2000-vgg19"
 

@@ -8,7 +8,7 @@ import sys
 def main() -> None:
     """Run the ``gence`` command."""
     try:
-        import typer  # noqa: F401
+        import typer
     except ModuleNotFoundError:
         sys.exit("gence: the command line needs the lab's packages; install them with: pip install 'gence[lab]'")
     from gence.cli.app import create_app

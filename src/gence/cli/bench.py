@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gence.cli.errors import check_out
-from gence.cli.settings import read_names, read_settings
+from gence.cli.options import read_names, read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gence.experiment.bench_loss import Shape
+    from gence.lab.bench import Shape
 
 _Out = Annotated[Path | None, typer.Option(help="Also write the record here (JSON).")]
 _Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
@@ -50,8 +50,8 @@ def register(app: typer.Typer) -> None:
 
         gence bench train --models small_cnn --data digits --n 100 --sizes 1,2 --recipe tiny --device cpu
         """
-        from gence.experiment.bench_train import bench_train, write_record
-        from gence.experiment.recipe import named_recipe
+        from gence.lab.bench import bench_train, write_record
+        from gence.lab.spec import named_recipe
 
         check_out("--out", out)
         named = _some_names("--models", models)
@@ -104,7 +104,7 @@ def register(app: typer.Typer) -> None:
 
         gence bench loss --shapes 100x10,4096x1000 --quick --no-compile --device cpu
         """
-        from gence.experiment.bench_loss import bench_loss, print_table
+        from gence.lab.bench import bench_loss, print_table
 
         asked = _shapes(shapes, dtype) if shapes else None
         check_out("--out", out)
@@ -117,7 +117,7 @@ def register(app: typer.Typer) -> None:
 def _shapes(text: str, dtype: str) -> list[Shape]:
     import torch
 
-    from gence.experiment.bench_loss import Shape
+    from gence.lab.bench import Shape
 
     dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
     if dtype not in dtypes:

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gence.cli.errors import exit_if_interrupted, interruption_told
-from gence.cli.store_path import store_at
+from gence.cli.store import store_at
 from gence.cli.tables import print_table, table_console
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from gence.report.aggregate import Setting
-    from gence.report.build import Report
+    from gence.lab.report import Report, Setting
 
 
 def register(app: typer.Typer) -> None:
@@ -61,9 +60,7 @@ def compare(
 
     Example: gence compare --data photos/ --n 500 --losses gence,ce,focal --ood other-photos/
     """
-    from gence.report.choices import AUTO
-    from gence.report.compare import compare as run
-    from gence.report.comparison_plan import DEFAULT_LOSSES
+    from gence.lab.compare import AUTO, DEFAULT_LOSSES, compare as run
 
     with interruption_told("without a report"):
         result = run(
@@ -104,7 +101,7 @@ def compare(
 
 def report(store: Path, out: Path) -> None:
     """Write the report of a store: one page, and every figure and table as a file (``gence report STORE``)."""
-    from gence.report.build import build_report, make_folder, write_report
+    from gence.lab.report import build_report, make_folder, write_report
 
     page = write_report(build_report(store_at(store, must_exist=True)), make_folder(out))
     print(f"Report: {page} ({page.stat().st_size / 1e6:.1f} MB)")
@@ -112,11 +109,8 @@ def report(store: Path, out: Path) -> None:
 
 def show(store: Path) -> None:
     """Print what a store says: for every setting the table of losses and the verdict (``gence show STORE``)."""
-    from gence.experiment.same_data import recorded_checksums
-    from gence.experiment.store_reports import is_it_the_folder
-    from gence.report.aggregate import load_rows, settings
-    from gence.report.concerns import image_concerns
-    from gence.report.verdict import judge
+    from gence.lab.report import image_concerns, judge, load_rows, settings
+    from gence.lab.store import is_it_the_folder, recorded_checksums
 
     records = store_at(store, must_exist=True)
     found = settings(load_rows(records))
@@ -161,9 +155,7 @@ def _failures(failed: dict[str, str]) -> list[str]:
 
 def _print_losses(console: Console, setting: Setting) -> None:
     """Print the table of losses: the main columns and those of OOD sets, which a terminal of 80 often has room for."""
-    from gence.report.aggregate import ood_sets
-    from gence.report.quantities import MAIN, auroc_of
-    from gence.report.tables import loss_table
+    from gence.lab.report import MAIN, auroc_of, loss_table, ood_sets
 
     print_table(loss_table(setting, (*MAIN, *(auroc_of(name) for name in ood_sets(setting.frame)))), console)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from gence.data import CheckReport, ImageSet
+    from gence.lab.data import CheckReport, ImageSet
 
 _Source = Annotated[str, typer.Argument(help="A name, a folder, an archive, or hf:OWNER/NAME.")]
 _ImageSize = Annotated[int | None, typer.Option(help="Pixels to bring the images to.")]
@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
 
         Example: gence data list
         """
-        from gence.data import known_sources
+        from gence.lab.data import known_sources
 
         for info in known_sources():
             _, height, width = info.image_shape
@@ -48,7 +48,7 @@ def register(app: typer.Typer) -> None:
 
         Example: gence data prepare cifar10
         """
-        from gence.data import left_out_notes, load
+        from gence.lab.data import left_out_notes, load
 
         for note in left_out_notes(source, data_dir):
             typer.echo(f"note: {note}", err=True)
@@ -64,7 +64,7 @@ def register(app: typer.Typer) -> None:
 
         Example: gence data check photos.zip
         """
-        from gence.data import check as check_source
+        from gence.lab.data import check as check_source
 
         report = check_source(source, image_size=image_size, data_dir=data_dir, cache_dir=cache_dir, progress=True)
         _print_report(report)

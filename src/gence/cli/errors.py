@@ -17,7 +17,7 @@ def shown_plainly() -> Iterator[None]:
 
     GENCE_DEBUG=1 shows the traceback.
     """
-    from gence.experiment.atomic import StoreError
+    from gence.lab.store import StoreError
 
     try:
         yield

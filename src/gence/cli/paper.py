@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from gence.cli import compare
-from gence.cli.settings import read_names, refuse_options
-from gence.cli.store_path import store_at
+from gence.cli.options import read_names, refuse_options
+from gence.cli.store import store_at
 from gence.cli.tables import print_table, table_console
 
 _FORMATS = ("text", "markdown", "latex", "csv")
@@ -52,8 +52,8 @@ def register(app: typer.Typer) -> None:
 
         gence show gence-report/store
         """
-        from gence.experiment.fields import check_choice, nearest
-        from gence.paper.shown import SHOWN, shown
+        from gence.lab.spec import check_choice, nearest
+        from gence.paper import SHOWN, shown
 
         narrowing = {"--rows": rows, "--seeds": seeds, "--recipe": recipe}
         if name not in SHOWN and Path(name).is_dir():
@@ -95,8 +95,8 @@ def register(app: typer.Typer) -> None:
             refuse_options(what, reason, {"--store": store, "--recipe": recipe})
             compare.report(Path(what), out)
             return
-        from gence.paper.page import write_page
-        from gence.report.build import make_folder
+        from gence.lab.report import make_folder
+        from gence.paper import write_page
 
         place = store_at(store, must_exist=store is not None)
         page = write_page(place, make_folder(out) / "paper.html", recipe=recipe)

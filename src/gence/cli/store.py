@@ -8,10 +8,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gence.cli.errors import check_out
-from gence.cli.store_path import store_at
 
 if TYPE_CHECKING:
-    from gence.experiment.store import Store
+    from gence.lab.store import Store
+
+
+def store_at(path: Path | None, *, must_exist: bool = False) -> Store:
+    """Return the store at a path; by default the repository's records of the paper."""
+    from gence.lab.store import Store
+    from gence.paper import default_results
+
+    found = Store(default_results() if path is None else path, must_exist=must_exist)
+    for sentence in found.strange_lines():
+        typer.echo(f"Warning: {sentence}; its run counts as missing", err=True)
+    return found
+
 
 _Folder = Annotated[Path, typer.Argument(help="Folder of records.")]
 
@@ -30,9 +41,8 @@ def register(app: typer.Typer) -> None:
 
         Example: gence store merge results/paper results/from-another-machine
         """
-        from gence.experiment.store import Store
-        from gence.experiment.store_reports import is_it_the_folder
-        from gence.paper.tuned import merge_tuned
+        from gence.lab.store import Store, is_it_the_folder
+        from gence.paper import merge_tuned
 
         target = Store(into)
         troubles = 0
@@ -66,8 +76,7 @@ def register(app: typer.Typer) -> None:
 
         Example: gence store check results/paper
         """
-        from gence.experiment.store import Store
-        from gence.experiment.store_reports import is_it_the_folder
+        from gence.lab.store import Store, is_it_the_folder
 
         report = Store(store, must_exist=True).check(remove_leftovers=remove_leftovers)
         for sentence in (*report.problems, *report.notes):
@@ -120,7 +129,7 @@ def register(app: typer.Typer) -> None:
 
 def _with_records(folder: Path) -> Store:
     """Return the store of a folder; one without records is an error, as nothing is to be made of it."""
-    from gence.experiment.store_reports import is_it_the_folder
+    from gence.lab.store import is_it_the_folder
 
     found = store_at(folder, must_exist=True)
     if not found.keys():

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table as RichTable
 
-    from gence.report.tables import Table
+    from gence.lab.report import Table
 
 _WIDE = 10_000
 _FILE_WIDTH = 200

@@ -18,10 +18,8 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from transformers.trainer_callback import ExportableState
 from transformers.training_args import ParallelMode
 
-from gence.integrations.first_pass import FirstPass
 from gence.integrations.marginal_watch import MarginalWatch
-from gence.losses import BatchMarginal, GenCELoss, MarginalMonitor
-from gence.losses.outputs import logits_of
+from gence.losses import BatchMarginal, FirstPass, GenCELoss, MarginalMonitor, logits_of
 
 
 def loss_of_outputs(

@@ -16,9 +16,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from gence.integrations.first_pass import FirstPass
 from gence.integrations.marginal_watch import MarginalWatch
-from gence.losses import BatchMarginal, GenCELoss, MarginalMonitor
+from gence.losses import BatchMarginal, FirstPass, GenCELoss, MarginalMonitor
 
 
 class LookAheadLoader(DataLoader):

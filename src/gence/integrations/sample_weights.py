@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from gence.losses import GenCELoss
-from gence.losses.shares import Marginal
-from gence.losses.targets import column_logsumexp
+from gence.losses import GenCELoss, Marginal, column_logsumexp
 
 if TYPE_CHECKING:
-    from gence.losses.groups import Group
+    from gence.losses import Group
 
 
 class WeightedMarginal:

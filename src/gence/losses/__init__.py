@@ -1,7 +1,22 @@
-"""Losses: the paper's, its baselines, and the registry that names them. Needs torch alone."""
+"""Losses: the paper's, its baselines, and the registry that names them. Needs torch alone.
 
-from gence.losses.backend import get_backend, set_backend
+Open `formula` first: the equation. `generative` turns arguments into rows, and rows into the loss by the formula or by
+a faster implementation of it (`backends`); `parts` is for batches in parts, `drift` for a class marginal that leaves.
+"""
+
+# What other rooms of this package take from here; users have no need of it.
+from gence.losses._checks import check_anchor, check_gamma, check_number, check_prior
+from gence.losses.accumulate import FirstPass, two_pass_backward
+from gence.losses.backends import HAS_TRITON, INTERPRETED, OLDEST_TRITON, get_backend, set_backend
 from gence.losses.baselines import (
+    BrierLoss,
+    CosineLoss,
+    CrossEntropyLoss,
+    FocalLoss,
+    GeneralizedCrossEntropyLoss,
+    LogitAdjustedLoss,
+    MAELoss,
+    SupConLoss,
     brier_loss,
     cosine_loss,
     cross_entropy,
@@ -11,23 +26,11 @@ from gence.losses.baselines import (
     mae_loss,
 )
 from gence.losses.contrastive import Embeddings, supcon_loss
+from gence.losses.drift import MarginalDriftWarning, MarginalMonitor, fold_offset, logits_of, marginal_offset
 from gence.losses.generative import GenCELoss, gen_cross_entropy
-from gence.losses.marginal import BatchMarginal, RunningMarginal
-from gence.losses.modules import (
-    BrierLoss,
-    CosineLoss,
-    CrossEntropyLoss,
-    FocalLoss,
-    GeneralizedCrossEntropyLoss,
-    LogitAdjustedLoss,
-    MAELoss,
-    SupConLoss,
-)
-from gence.losses.monitor import MarginalDriftWarning, MarginalMonitor
-from gence.losses.offset import fold_offset, marginal_offset
+from gence.losses.parts import BatchMarginal, Group, Marginal, RunningMarginal
 from gence.losses.registry import LOSSES, LossInfo, create_loss, loss_info
-from gence.losses.targets import TwoHot
-from gence.losses.two_pass import two_pass_backward
+from gence.losses.targets import TwoHot, column_logsumexp
 
 __all__ = [
     "LOSSES",

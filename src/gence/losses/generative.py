@@ -8,25 +8,20 @@ from fractions import Fraction
 import torch
 from torch import Tensor, nn
 
-from gence.losses import _checks, groups
-from gence.losses.fused import fused_loss
-from gence.losses.marginal import BatchMarginal
-from gence.losses.shares import (
+from gence.losses import _checks
+from gence.losses.backends import fused_loss
+from gence.losses.parts import (
+    BatchMarginal,
+    Group,
     MarginalSource,
     class_prior,
     log_context_rows,
     log_marginal,
     marginal_divergence,
     share_of_batch,
+    warn_of_lone_rank,
 )
-from gence.losses.targets import (
-    Target,
-    class_mass,
-    prepare_rows,
-    reduce_rows,
-    target_mass,
-    target_ratio,
-)
+from gence.losses.targets import Target, class_mass, prepare_rows, reduce_rows, target_mass, target_ratio
 
 _warned_of_one_row = False
 
@@ -43,7 +38,7 @@ def gen_cross_entropy(
     prior: Tensor | None = None,
     context: Tensor | None = None,
     marginal: MarginalSource | None = None,
-    process_group: groups.Group | None = None,
+    process_group: Group | None = None,
 ) -> Tensor:
     r"""Generative cross-entropy: cross-entropy in which a score competes with the batch's scores for the same class.
 
@@ -97,7 +92,7 @@ def gen_cross_entropy(
     if isinstance(anchor, Fraction):
         anchor = float(anchor)  # which tensors can be multiplied by
     if process_group is None and (marginal is None or not marginal.reduced):
-        groups.warn_of_lone_rank(input)
+        warn_of_lone_rank(input)
     if process_group is not None or marginal is not None:
         return share_of_batch(
             input,
@@ -113,7 +108,7 @@ def gen_cross_entropy(
             process_group=process_group,
         )
     fused = fused_loss(input, target, weight, ignore_index, reduction, label_smoothing, anchor, prior, context)
-    if fused is not None:  # the same loss by kernels; see gence.losses.backend
+    if fused is not None:  # the same loss by kernels; see gence.losses.backends.setting
         return fused
     return plain_loss(input, target, weight, ignore_index, reduction, label_smoothing, anchor, prior, context)
 
@@ -194,7 +189,7 @@ class GenCELoss(nn.CrossEntropyLoss):
         *,
         anchor: float | Tensor = 0.0,
         prior: Tensor | None = None,
-        process_group: groups.Group | None = None,
+        process_group: Group | None = None,
     ) -> None:
         super().__init__(weight, size_average, ignore_index, reduce, reduction, label_smoothing)
         _checks.check_reduction(self.reduction)

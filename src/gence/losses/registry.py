@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from gence.losses import baselines, contrastive, generative, modules
+from gence.losses import baselines, contrastive, generative
 
 # What a call is given besides the batch: no part of what a loss is.
 _CALL_ONLY = ("context", "marginal", "process_group")
@@ -58,21 +58,21 @@ _ENTRIES = (
         coupled=True,
         proper=True,
     ),
-    LossInfo(name="ce", title="CE", function=baselines.cross_entropy, module=modules.CrossEntropyLoss, proper=True),
-    LossInfo(name="mae", title="MAE", function=baselines.mae_loss, module=modules.MAELoss),
-    LossInfo(name="brier", title="Brier", function=baselines.brier_loss, module=modules.BrierLoss, proper=True),
+    LossInfo(name="ce", title="CE", function=baselines.cross_entropy, module=baselines.CrossEntropyLoss, proper=True),
+    LossInfo(name="mae", title="MAE", function=baselines.mae_loss, module=baselines.MAELoss),
+    LossInfo(name="brier", title="Brier", function=baselines.brier_loss, module=baselines.BrierLoss, proper=True),
     LossInfo(
         name="generalized_ce",
         title="Generalised CE",
         function=baselines.generalized_cross_entropy,
-        module=modules.GeneralizedCrossEntropyLoss,
+        module=baselines.GeneralizedCrossEntropyLoss,
     ),
-    LossInfo(name="focal", title="Focal", function=baselines.focal_loss, module=modules.FocalLoss),
+    LossInfo(name="focal", title="Focal", function=baselines.focal_loss, module=baselines.FocalLoss),
     LossInfo(
         name="logit_adjusted",
         title="Logit adjustment",
         function=baselines.logit_adjusted_loss,
-        module=modules.LogitAdjustedLoss,
+        module=baselines.LogitAdjustedLoss,
         # Proper for the balanced posterior; with the default uniform prior it is cross-entropy.
         proper=True,
     ),
@@ -80,14 +80,14 @@ _ENTRIES = (
         name="cosine",
         title="Cosine",
         function=baselines.cosine_loss,
-        module=modules.CosineLoss,
+        module=baselines.CosineLoss,
         shift_invariant=False,
     ),
     LossInfo(
         name="supcon",
         title="SupCon",
         function=contrastive.supcon_loss,
-        module=modules.SupConLoss,
+        module=baselines.SupConLoss,
         takes="embeddings",
         coupled=True,
         shift_invariant=False,

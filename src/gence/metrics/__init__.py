@@ -1,10 +1,11 @@
-"""Metrics on probabilities and logits: calibration, out-of-distribution, selective prediction, statistics."""
+"""Metrics on probabilities and logits: calibration, out-of-distribution, selective prediction, statistics.
 
-import importlib
-from typing import TYPE_CHECKING, Any
+Statistics over seeds take numbers: what only reads records, as ``gence show table1``, does not wait for torch.
+"""
 
-from gence.metrics.stats import PairedDifference, Summary, paired_difference, seeds_needed, summarize
-from gence.metrics.wilcoxon import holm, smallest_p, wilcoxon_signed_rank
+from typing import TYPE_CHECKING
+
+from gence._front_door import front_door
 
 if TYPE_CHECKING:
     from gence.metrics.calibration import (
@@ -41,7 +42,18 @@ if TYPE_CHECKING:
         excess_area_under_risk_coverage,
         risk_coverage_curve,
     )
+    from gence.metrics.stats import (
+        PairedDifference,
+        Summary,
+        paired_difference,
+        seeds_needed,
+        student_critical,
+        summarize,
+    )
     from gence.metrics.summary import classification_metrics, ood_metrics
+    from gence.metrics.wilcoxon import holm, smallest_p, wilcoxon_signed_rank
+
+__getattr__, __dir__, _ = front_door(__name__)
 
 __all__ = [
     "PairedDifference",
@@ -83,25 +95,3 @@ __all__ = [
     "top1_accuracy",
     "wilcoxon_signed_rank",
 ]
-
-_ON_TENSORS = ("calibration", "classification", "marginal", "ood", "selective", "summary")
-
-
-def __getattr__(name: str) -> Any:
-    """The metrics that work on tensors, with torch loaded when the first is asked for.
-
-    Statistics over seeds take numbers: what only reads records, as ``gence show table1``, does not wait for torch.
-    """
-    if name.startswith("__"):
-        raise AttributeError(f"module 'gence.metrics' has no attribute {name!r}")
-    for file in _ON_TENSORS:
-        module = importlib.import_module(f"gence.metrics.{file}")
-        for shown in set(__all__) & set(vars(module)):
-            globals().setdefault(shown, getattr(module, shown))
-    if name not in globals():
-        raise AttributeError(f"module 'gence.metrics' has no attribute {name!r}")
-    return globals()[name]
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

@@ -1,27 +1,32 @@
-"""The paper, measured: one file an exhibit, with its grid of runs, its rows and the values that were printed."""
+"""The paper, measured: its exhibits and our studies, each with its grid of runs, rows and printed values.
 
-from __future__ import annotations
+What has a name can be run, shown and reported; `page` and `readme` write the documents that quote the records.
+"""
 
-import importlib
+from typing import TYPE_CHECKING
 
-from gence.experiment.fields import check_choice
-from gence.experiment.recipe import Recipe
-from gence.paper.exhibit import Exhibit
+from gence._front_door import front_door
 
-EXHIBITS = ("table1", "imbalanced", "ece", "ood", "smoothing", "reliability", "batch_size")
-"""The exhibits whose cells are training runs, in the paper's order. `epoch_time` is measured by a benchmark."""
+if TYPE_CHECKING:
+    from gence.paper.exhibits import LOSSES, measure_epoch_time, save_epoch_time
+    from gence.paper.figures import reliability_drawings
+    from gence.paper.grids import grid_specs
+    from gence.paper.page import write_page
+    from gence.paper.readme import filled, renderers, write_study
+    from gence.paper.registry import load_exhibit
+    from gence.paper.results import default_results
+    from gence.paper.show import SHOWN, shown
+    from gence.paper.studies import (
+        CANDIDATES,
+        anchor_drawing,
+        batches_drawing,
+        cells_to_tune,
+        course_drawing,
+        losses_to_tune,
+        merge_tuned,
+        save_tuned,
+        search_sentence,
+    )
+    from gence.paper.tables import cell_name, cells
 
-STUDIES = ("remedies", "larger_batches")
-"""Exhibits that the paper does not have."""
-
-
-def load_exhibit(name: str, recipe: Recipe | None = None) -> Exhibit:
-    """Return an exhibit by name, under the paper's recipe unless another is given.
-
-    >>> exhibit = load_exhibit("table1")
-    >>> len(exhibit.rows), len(exhibit.columns)
-    (12, 8)
-    """
-    check_choice("exhibit", name, (*EXHIBITS, *STUDIES))
-    made: Exhibit = getattr(importlib.import_module(f"gence.paper.{name}"), name)(recipe)
-    return made
+__getattr__, __dir__, __all__ = front_door(__name__)

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gence.experiment.recipe import RECIPES, Recipe
-from gence.experiment.spec import LossSpec, RunSpec, Subset
+from gence.lab.spec import RECIPES, LossSpec, Recipe, RunSpec, Subset
 
 SEEDS = 5
 """Seeds of every configuration of the paper."""

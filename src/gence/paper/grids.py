@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gence.experiment.fields import SpecError, check_choice
-from gence.experiment.grid import read_grid
-from gence.experiment.recipe import named_recipe
-from gence.experiment.spec import RunSpec
-from gence.experiment.store import Store
-from gence.paper import EXHIBITS, STUDIES, load_exhibit, open_choices
+from gence.lab.spec import RunSpec, SpecError, check_choice, named_recipe, read_grid
+from gence.lab.store import Store
 from gence.paper.exhibit import SEEDS
-from gence.paper.priority import by_priority
-from gence.paper.tuned import tuned_specs
+from gence.paper.registry import EXHIBITS, STUDIES, load_exhibit
+from gence.paper.studies import open_choices
+from gence.paper.studies.tuned import tuned_specs
+from gence.paper.tables import by_priority
 
 GRIDS = (*EXHIBITS, *STUDIES, "open_choices", "tuned")
 """Names of grids; anything that ends in .toml is a file."""

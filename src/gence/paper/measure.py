@@ -6,12 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gence.experiment.records import Record
-from gence.experiment.spec import RunSpec
-from gence.experiment.store import Store
-from gence.metrics.stats import Summary, summarize
+from gence.lab.spec import RunSpec
+from gence.lab.store import Record, Store
+from gence.metrics import Summary, summarize
 from gence.paper.exhibit import SEEDS, Column, Exhibit, Printed, Row
-from gence.paper.reliability import OVERCONFIDENCE
+from gence.paper.exhibits.reliability import OVERCONFIDENCE
 
 _CONFIDENT_BINS = 5
 _FEWEST_CONFIDENT = 100

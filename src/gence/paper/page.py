@@ -11,19 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from gence._version import __version__
-from gence.experiment.atomic import replace
-from gence.experiment.recipe import named_recipe
-from gence.experiment.store import Store
-from gence.paper import load_exhibit
+from gence.lab.report import Cell, Mark, Table, as_svg, colour_variables, inlined, marks_for
+from gence.lab.spec import named_recipe
+from gence.lab.store import Store, replace_file
 from gence.paper.exhibit import COLUMNS
 from gence.paper.figures import Drawing, batch_size_drawings, reliability_drawings
-from gence.paper.larger_batches_figure import batches_drawing
-from gence.paper.remedies_course_figure import course_drawing
-from gence.paper.remedies_figure import anchor_drawing
-from gence.paper.shown import SHOWN, shown
-from gence.report.names import Mark, colour_variables, marks_for
-from gence.report.svg import as_svg, inlined
-from gence.report.tables import Cell, Table
+from gence.paper.registry import load_exhibit
+from gence.paper.show import SHOWN, shown
+from gence.paper.studies.drift_course import course_drawing
+from gence.paper.studies.larger_batches import batches_drawing
+from gence.paper.studies.remedies_figure import anchor_drawing
 
 _HEADINGS = {
     "smoothing_ece": "Label smoothing: calibration",
@@ -93,7 +90,7 @@ def render_page(store: Store, *, recipe: str | None = None) -> str:
         sections.append(
             _Section(name, _heading(name), table, _lines(table), _textual(table), [*notes, *lacking], figures)
         )
-    css = (files("gence.report") / "templates" / "report.css").read_text(encoding="utf-8")
+    css = (files("gence.lab.report") / "templates" / "report.css").read_text(encoding="utf-8")
     return environment.get_template("paper.html").render(
         sections=sections, version=__version__, css=Markup(css + colour_variables(marks)), recipe=recipe or "paper"
     )
@@ -102,7 +99,7 @@ def render_page(store: Store, *, recipe: str | None = None) -> str:
 def write_page(store: Store, out: str | os.PathLike[str], *, recipe: str | None = None) -> Path:
     """Write the page to a file; return where it is."""
     path = Path(out)
-    replace(path, render_page(store, recipe=recipe).encode())
+    replace_file(path, render_page(store, recipe=recipe).encode())
     return path
 
 

@@ -4,14 +4,14 @@ from gence.theory.completeness import Completeness, completeness, distinct_gauss
 from gence.theory.drift import bias_curvature, bias_profile, toy_curvature, toy_logits, toy_plateau, toy_profile
 from gence.theory.figures import write_figures
 from gence.theory.finite_batch import BatchSizeRow, batch_risk, batch_size_table, minimise_batch_risk
-from gence.theory.kernels import (
+from gence.theory.minimise import Minimisers, equivalence_family, minimise
+from gence.theory.populations import (
     Population,
     anchor_point_population,
     gaussian_population,
     proportional_population,
     random_population,
 )
-from gence.theory.minimise import Minimisers, equivalence_family, minimise
 from gence.theory.risk import anchor_term, excess_risk, log_sum_terms, risk
 from gence.theory.scores import (
     GenCE,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gence.losses._checks import check_anchor, check_prior
+from gence.losses import check_anchor, check_prior
 
 
 def check_tensor(name: str, value: Any, expected: str) -> None:

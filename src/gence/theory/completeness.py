@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gence.losses._checks import check_number
-from gence.theory.kernels import SIMPLEX_TOLERANCE, check_gaussians, check_kernel
+from gence.losses import check_number
+from gence.theory.populations import SIMPLEX_TOLERANCE, check_gaussians, check_kernel
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,8 +17,7 @@ import math
 import torch
 from torch import Tensor
 
-from gence.losses import gen_cross_entropy
-from gence.losses._checks import check_number
+from gence.losses import check_number, gen_cross_entropy
 from gence.theory._checks import check_tensor, checked_anchor, checked_count, checked_prior
 
 

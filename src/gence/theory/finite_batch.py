@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from gence.theory._checks import checked_count
-from gence.theory.kernels import Population, check_population
 from gence.theory.log_sum_risk import LogSumRisk
 from gence.theory.minimise import MOST_STEPS, Minimisers, minimise_objective
+from gence.theory.populations import Population, check_population
 from gence.theory.risk import checked_log_forecast, risk
 from gence.theory.scores import GenCE
 

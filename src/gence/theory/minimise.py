@@ -11,10 +11,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from gence.losses._checks import check_number
+from gence.losses import check_number
 from gence.theory._checks import check_tensor, checked_count, checked_seed
 from gence.theory.completeness import completeness
-from gence.theory.kernels import Population, check_population
+from gence.theory.populations import Population, check_population
 from gence.theory.risk import expected_score
 from gence.theory.scores import Score, check_score
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gence.theory.kernels import Population, check_forecast
+from gence.theory.populations import Population, check_forecast
 from gence.theory.scores import GenCE, Score, check_score, kl_from_logs, log_marginal
 
 

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from gence.losses._checks import check_gamma, check_number
+from gence.losses import check_gamma, check_number
 from gence.theory._checks import checked_anchor, checked_prior
-from gence.theory.kernels import Population, check_kernel
+from gence.theory.populations import Population, check_kernel
 
 
 class Score(Protocol):

@@ -11,14 +11,14 @@ from gence.losses import gen_cross_entropy
 from gence.theory.completeness import completeness
 from gence.theory.drift import bias_curvature, toy_curvature, toy_logits, toy_plateau, toy_profile
 from gence.theory.finite_batch import batch_size_table
-from gence.theory.kernels import (
+from gence.theory.minimise import equivalence_family, minimise
+from gence.theory.populations import (
     Population,
     anchor_point_population,
     gaussian_population,
     proportional_population,
     random_population,
 )
-from gence.theory.minimise import equivalence_family, minimise
 from gence.theory.risk import excess_risk, log_sum_terms
 from gence.theory.scores import (
     GenCE,

@@ -1,0 +1,70 @@
+"""What commands share about their settings: ``--set recipe.lr=0.05``, lists of names, notes about sources."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+
+def read_settings(texts: Sequence[str]) -> dict[str, Any]:
+    """Turn ``path=value`` texts into changes for ``RunSpec.replace``.
+
+    A value is a number, true or false, null, or a list in brackets, as JSON writes them; anything else is a word.
+
+    >>> read_settings(["recipe.lr=0.05", "recipe.optimizer=adamw", "recipe.milestones=[0.3, 0.6]"])
+    {'recipe.lr': 0.05, 'recipe.optimizer': 'adamw', 'recipe.milestones': [0.3, 0.6]}
+    """
+    changes: dict[str, Any] = {}
+    for text in texts:
+        path, equals, value = (part.strip() for part in text.partition("="))
+        if not (path and equals and value):
+            raise ValueError(f"--set {text!r}: expected field=value, such as recipe.lr=0.05 or loss.anchor=0.1")
+        if path in changes:
+            raise ValueError(f"--set gives {path} twice; keep one")
+        changes[path] = _value(value)
+    return changes
+
+
+def read_names(text: str) -> tuple[str, ...]:
+    """Names separated by commas.
+
+    >>> read_names("svhn, cifar100")
+    ('svhn', 'cifar100')
+    """
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def print_left_out(sources: Iterable[str]) -> None:
+    """Print, on standard error, which folders of these sources are passed over."""
+    import typer
+
+    from gence.lab.data import left_out_notes
+
+    for source in dict.fromkeys(sources):
+        for note in left_out_notes(source):
+            typer.echo(f"note: {note}", err=True)
+
+
+def refuse_options(what: str, reason: str, given: Mapping[str, Any]) -> None:
+    """Raise `ValueError` if options are given that would change nothing; one that is absent is None or empty.
+
+    >>> refuse_options("runs/", "a folder of records is shown whole", {"--rows": "cifar10-*", "--seeds": None})
+    Traceback (most recent call last):
+    ValueError: --rows does nothing for runs/: a folder of records is shown whole; leave it out
+    """
+    named = [option for option, value in given.items() if value not in (None, "")]
+    if named:
+        verb, it = ("does", "it") if len(named) == 1 else ("do", "them")
+        raise ValueError(f"{', '.join(named)} {verb} nothing for {what}: {reason}; leave {it} out")
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        pass
+    try:
+        return float(text)  # ".5", which is no JSON
+    except ValueError:
+        return text

@@ -1,0 +1,245 @@
+"""gence run and gence tune: many runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gence.cli.errors import exit_if_interrupted, interruption_told
+from gence.cli.options import print_left_out, read_names, refuse_options
+from gence.cli.store import store_at
+from gence.cli.tables import table_console
+
+if TYPE_CHECKING:
+    from gence.lab.spec import RunSpec
+    from gence.lab.store import Store
+
+_Names = Annotated[
+    list[str],
+    typer.Argument(
+        help="Exhibits (table1, ood, ...), remedies, larger_batches, open_choices, tuned, epoch_time, or GRID.toml "
+        "files."
+    ),
+]
+_StorePath = Annotated[Path | None, typer.Option("--store", help="Folder of records; results/paper of the checkout.")]
+_Rows = Annotated[str, typer.Option(help="Rows of an exhibit, separated by commas; * matches anything.")]
+_Losses = Annotated[str, typer.Option(help="Columns of an exhibit, separated by commas.")]
+_TimeLimit = Annotated[float | None, typer.Option(help="Seconds after which it stops, once its epoch is done.")]
+_Engine = Annotated[str, typer.Option(help="local, gpus (a process a GPU) or ray.")]
+_Workers = Annotated[int | None, typer.Option(help="Processes of the engine gpus.")]
+_CohortSize = Annotated[str, typer.Option(help="Most runs to train side by side, or auto.")]
+_Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
+_Compile = Annotated[bool, typer.Option("--compile", help="Compile the network (GPU): for those without fused norms.")]
+_Predictions = Annotated[bool, typer.Option("--predictions/--no-predictions", help="Keep compact predictions.")]
+_RecipeName = Annotated[str | None, typer.Option("--recipe", help="Another recipe than the paper's, for exhibits.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+
+    @app.command()
+    def run(
+        names: _Names,
+        store: _StorePath = None,
+        rows: _Rows = "",
+        losses: _Losses = "",
+        seeds: Annotated[int | None, typer.Option(help="Seeds of every cell, from 0.")] = None,
+        recipe: _RecipeName = None,
+        time_limit: _TimeLimit = None,
+        engine: _Engine = "local",
+        workers: _Workers = None,
+        cohort_size: _CohortSize = "auto",
+        device: _Device = "auto",
+        compile: _Compile = False,
+        predictions: _Predictions = True,
+        retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try runs again that failed.")] = False,
+        dry_run: Annotated[bool, typer.Option("--dry-run", help="List what is missing and do nothing.")] = False,
+    ) -> None:
+        """Do the runs of exhibits or grids that the store does not have, most informative first.
+
+        Stop it at any moment and run it again: it goes on where it stopped, and stores made on different machines
+        merge into the same one.
+
+        Examples: gence run table1 --rows 'cifar100-2000-*' --time-limit 600
+
+        gence run table1 smoothing ood --dry-run
+        """
+        from gence.paper import grid_specs
+
+        place = store_at(store)
+        if "epoch_time" in names:
+            given: dict[str, object] = {"--rows": rows, "--losses": losses, "--seeds": seeds, "--recipe": recipe}
+            given |= {"--workers": workers, "--time-limit": time_limit}
+            given |= {"--engine": None if engine == "local" else engine}
+            given |= {"--cohort-size": None if cohort_size == "auto" else cohort_size}
+            refuse_options("epoch_time", "it times the same runs each time, one by one", given)
+            _time_epochs(names, place, device, compile, dry_run)
+            return
+        specs = grid_specs(
+            names, place, rows=read_names(rows), losses=read_names(losses), seeds=seeds, recipe=recipe
+        )  # fmt: skip
+        if dry_run:
+            _list(specs, place)
+            return
+        # Here, because these load torch, which a list does not need.
+        from gence.lab.sweep import check_ready, run_grid
+
+        check_ready(place.missing(specs), data=engine != "ray")
+        print_left_out(source for spec in specs for source in (spec.data, *spec.ood))
+        with interruption_told():
+            report = run_grid(
+                specs,
+                place,
+                time_limit=time_limit,
+                keep_predictions=predictions,
+                retry_failed=retry_failed,
+                **_run_options(engine, workers, cohort_size, device, compile),
+            )
+        for key, error in report.failed.items():
+            typer.echo(f"{key} failed: {error}", err=True)
+        if report.unreadable:
+            typer.echo(f"look at the records that cannot be read: gence store check {place.root}", err=True)
+        if "open_choices" in names:
+            from gence.paper import search_sentence
+
+            typer.echo(search_sentence(place))
+        exit_if_interrupted(report.stopped)
+        if report.failed or report.unreadable:
+            raise typer.Exit(1)
+
+    @app.command()
+    def tune(
+        names: _Names,
+        store: _StorePath = None,
+        rows: _Rows = "",
+        losses: Annotated[
+            str,
+            typer.Option(help="Losses, by commas: 'ce,gence(anchor=tune)'; by default a file's own, or the paper's."),
+        ] = "",
+        trials: Annotated[int, typer.Option(help="Trials of every loss.")] = 32,
+        metric: Annotated[str, typer.Option(help="accuracy or nll, on the held-out part.")] = "accuracy",
+        recipe: _RecipeName = None,
+        time_limit: _TimeLimit = None,
+        engine: _Engine = "local",
+        workers: _Workers = None,
+        cohort_size: _CohortSize = "auto",
+        device: _Device = "auto",
+        compile: _Compile = False,
+    ) -> None:
+        """Tune every loss of a cell with the same number of trials, on a held-out part of its training set.
+
+        The final runs over fresh seeds are then: gence run tuned
+
+        Example: gence tune table1 --rows cifar100-2000-vgg19 --trials 16
+        """
+        from gence.lab.compare import split_losses
+        from gence.lab.sweep import TuneSettings, check_ready, check_time_limit, check_tunable, tune as tune_cell
+        from gence.paper import cell_name, cells_to_tune, grid_specs, losses_to_tune, save_tuned
+
+        place = store_at(store)
+        specs = grid_specs(names, place, rows=read_names(rows), recipe=recipe)
+        bases = cells_to_tune(specs)
+        asked = split_losses(losses) or losses_to_tune(names, specs)
+        check_time_limit(time_limit)
+        left = _Remaining(time_limit)
+        check_ready(bases, data=engine != "ray")
+        if engine != "ray":
+            check_tunable(bases)
+        for base in bases:
+            with interruption_told():
+                report = tune_cell(
+                    base,
+                    asked,
+                    place,
+                    settings=TuneSettings(trials=trials, metric=metric),
+                    time_limit=left.seconds(),
+                    **_run_options(engine, workers, cohort_size, device, compile),
+                )
+            save_tuned(place, report)
+            state = "complete" if report.complete else f"not complete ({report.stopped})"
+            typer.echo(f"{cell_name(base)}: {state}")
+            for best in report.best:
+                changes = ", ".join(f"{name} {value}" for name, value in best.changes.items())
+                typer.echo(f"  {best.asked}: {best.value:.4f} after {best.trials} of {trials} trials; {changes}")
+            for key, error in report.failed.items():
+                typer.echo(f"{key} failed: {error}", err=True)
+            exit_if_interrupted(report.stopped)
+            if report.failed:
+                typer.echo("the trials of failed runs wait: mend the cause, and the same command goes on", err=True)
+                raise typer.Exit(1)
+            if report.stopped:
+                return
+
+
+class _Remaining:
+    """What is left of a time limit."""
+
+    def __init__(self, limit: float | None) -> None:
+        import time
+
+        self._clock = time.monotonic
+        self._end = None if limit is None else self._clock() + limit
+
+    def seconds(self) -> float | None:
+        """Seconds left, a little above 0 at the least; None without a limit."""
+        return None if self._end is None else max(self._end - self._clock(), 1e-3)
+
+
+def _run_options(engine: str, workers: int | None, cohort_size: str, device: str, compile: bool) -> dict[str, Any]:
+    """Return the options of `run_grid` that both commands have."""
+    from gence.lab.sweep import CohortTrainer, create_engine
+
+    if cohort_size != "auto" and not cohort_size.isdecimal():
+        raise ValueError(f"--cohort-size is {cohort_size!r}; expected auto or a whole number")
+    return {
+        "engine": create_engine(engine, workers=workers),
+        "cohort_size": cohort_size if cohort_size == "auto" else int(cohort_size),
+        "device": device,
+        "trainer": CohortTrainer(compile=compile),
+    }
+
+
+def _time_epochs(names: list[str], store: Store, device: str, compile: bool, dry_run: bool) -> None:
+    """Measure seconds per epoch, which is a benchmark and no grid."""
+    from gence.paper import LOSSES, measure_epoch_time, save_epoch_time
+
+    if len(names) > 1:
+        raise ValueError("epoch_time is a benchmark, which other runs would disturb; run it alone")
+    if dry_run:
+        typer.echo(f"epoch_time would time {', '.join(LOSSES)} on both networks")
+        return
+    typer.echo(f"wrote {save_epoch_time(store, measure_epoch_time(device=device, compile=compile))}")
+
+
+def _list(specs: list[RunSpec], store: Store) -> None:
+    """Print the cells of a grid in the order they would be done, and what each still lacks."""
+    from rich.table import Table
+
+    from gence.lab.spec import RECIPES
+    from gence.paper import CANDIDATES, cell_name, cells
+
+    missing = {spec.key for spec in store.missing(specs)}
+    for problem in store.unreadable(spec.key for spec in specs).values():
+        typer.echo(f"Warning: {problem}", err=True)
+    names = {recipe: name for name, recipe in {**CANDIDATES, **RECIPES}.items()}
+    table = Table("cell", "recipe", "losses", "seeds", "runs", "missing", "steps a run")
+    table.columns[0].no_wrap = True
+    for runs in cells(specs).values():
+        first = runs[0]
+        # The batch is part of the cell's name, the recipe's name is that of the recipe with the usual one.
+        usual = [spec.recipe.replace(batch_size=RECIPES["paper"].batch_size) for spec in runs]
+        called = [names.get(spec.recipe) or names.get(same, "custom") for spec, same in zip(runs, usual, strict=True)]
+        steps = first.recipe.epochs * (first.subset.n // first.recipe.batch_size) if first.subset.n else None
+        table.add_row(
+            cell_name(first) + (", OOD" if first.ood else ""),
+            "; ".join(dict.fromkeys(called)),
+            str(len({spec.loss for spec in runs})),
+            str(len({spec.seed for spec in runs})),
+            str(len(runs)),
+            str(sum(spec.key in missing for spec in runs)),
+            "–" if steps is None else str(steps),
+        )
+    table_console().print(table)
+    typer.echo(f"{len(missing)} of {len(specs)} runs are missing in {store.root}")

@@ -1,0 +1,287 @@
+"""gence train, evaluate, predict: one run, and what comes of it."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gence.cli.errors import check_out, cleared_on_sigterm
+from gence.cli.options import print_left_out, read_names, read_settings
+
+if TYPE_CHECKING:
+    from gence.lab.spec import RunSpec
+    from gence.lab.store import RunResult
+    from gence.lab.train import CohortProgress
+
+_DATA_HELP = "A name (gence data list), a folder or archive with one folder a class, or hf:OWNER/NAME."
+_Ood = Annotated[str, typer.Option(help="Sources of out-of-distribution images, separated by commas.")]
+_Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
+_ModelFile = Annotated[Path, typer.Argument(help="A file that gence train --save wrote.")]
+
+# The order of the table; what is not here comes after, by name.
+_FIRST = ("accuracy", "balanced_accuracy", "train_accuracy", "nll", "brier", "ece", "adaptive_ece", "classwise_ece",
+          "mce", "mean_confidence", "aurc", "marginal_kl")  # fmt: skip
+# Shares of 1 that people read in per cent; everything else is printed as it is.
+_SHARES = ("accuracy", "ece", "mce", "confidence", "entropy", "energy")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+
+    @app.command()
+    def train(
+        data: Annotated[str, typer.Option(help=_DATA_HELP)] = "digits",
+        n: Annotated[int | None, typer.Option(help="Size of a class-balanced training subset; all if absent.")] = None,
+        model: Annotated[str, typer.Option(help="small_cnn, mlp, resnet18, resnet50, vgg19, wrn16_8 or timm:NAME.")] = (
+            "small_cnn"
+        ),
+        loss: Annotated[str, typer.Option(help="A loss with its parameters, as 'gence(anchor=0.1)'.")] = "gence",
+        recipe: Annotated[str | None, typer.Option(help="paper, modern or tiny; tiny for digits, else modern.")] = None,
+        seed: Annotated[int, typer.Option(help="Decides subset, initialisation, order and augmentation.")] = 0,
+        ood: _Ood = "",
+        image_size: Annotated[
+            int | None, typer.Option(help="Pixels to bring images to. Default: as they are, if small and alike.")
+        ] = None,
+        setting: Annotated[
+            list[str] | None, typer.Option("--set", help="A field of the run, as recipe.lr=0.05; repeatable.")
+        ] = None,
+        save: Annotated[Path | None, typer.Option(help="Write the trained network here (safetensors).")] = None,
+        store: Annotated[Path | None, typer.Option(help="Keep the result here; a run that is there is shown.")] = None,
+        log: Annotated[
+            tuple[str, Path] | None, typer.Option(help="Curves while training: tensorboard DIR.", metavar="KIND DIR")
+        ] = None,
+        device: _Device = "auto",
+    ) -> None:
+        """Train a network and judge it: accuracy, calibration and OOD, raw and after the marginal offset.
+
+        Examples: gence train --data digits --n 100 --loss 'gence(anchor=0.1)'
+
+        gence train --data cifar10 --n 2000 --model vgg19 --loss gence --recipe paper --ood svhn,cifar100
+
+        gence train --data photos/ --image-size 64 --n 500 --set recipe.epochs=50 --save photos.safetensors
+        """
+        from gence.lab.spec import RunSpec, check_losses, check_numbers
+        from gence.lab.sweep import check_ready
+        from gence.lab.train import resolve_device
+
+        spec = RunSpec.from_dict(
+            {
+                "data": data,
+                "subset": n,
+                "model": model,
+                "loss": loss,
+                "recipe": recipe or ("tiny" if data == "digits" else "modern"),
+                "seed": seed,
+                "ood": read_names(ood),
+                "image_size": image_size,
+            }
+        ).replace(**read_settings(setting or []))
+        if log is not None and log[0] != "tensorboard":
+            raise ValueError(f"--log is {log[0]!r}; expected: --log tensorboard DIR")
+        check_out("--save", save)
+        # What the training would find out itself, but only when it has begun.
+        check_losses([spec])
+        check_numbers(spec.loss)
+        check_ready([spec])
+        resolve_device(device)
+        spec = _settled(spec, device)
+        if store is not None:
+            _check_unchanged(spec, store)
+        result = _stored(spec, store) if store is not None and save is None and log is None else None
+        if result is None:
+            result = _train(spec, device, save, store, None if log is None else log[1])
+        _print_result(spec, result)
+
+    @app.command()
+    def evaluate(
+        model: _ModelFile,
+        data: Annotated[str | None, typer.Option(help="By default the data it was trained on. " + _DATA_HELP)] = None,
+        ood: _Ood = "",
+        device: _Device = "auto",
+    ) -> None:
+        """Judge a trained network on the test part of a source, or on all of a new one that has no such part.
+
+        Example: gence evaluate model.safetensors --data cifar10 --ood svhn
+        """
+        from gence.lab.spec import check_ood_names
+        from gence.lab.train import evaluate_model, images_to_judge, load_model
+
+        trained = load_model(model, device)
+        source = data or trained.spec.data
+        outside = read_names(ood)
+        check_ood_names(outside)
+        images = images_to_judge(trained, source, progress=True)
+        metrics = evaluate_model(trained, images, outside, progress=True)
+        _print_metrics(metrics, f"{model.name} on {source}")
+        typer.echo(f"{len(images)} images were judged")
+
+    @app.command()
+    def predict(
+        model: _ModelFile,
+        folder: Annotated[Path, typer.Argument(help="A folder or archive of images; subfolders are looked through.")],
+        out: Annotated[Path, typer.Option(help="The CSV file to write.")] = Path("predictions.csv"),
+        offset: Annotated[bool, typer.Option("--offset", help="Add the marginal offset to the logits first.")] = False,
+        device: _Device = "auto",
+    ) -> None:
+        """Predict the images of a folder: a CSV with file, predicted class and the probability of every class.
+
+        Example: gence predict model.safetensors new_images/ --out predictions.csv
+        """
+        from gence.lab.train import load_model, write_predictions
+
+        check_out("--out", out)
+        trained = load_model(model, device)
+        if offset:
+            trained.required_offset()
+        count = write_predictions(trained, folder, out, offset=offset, progress=True)
+        typer.echo(f"{count} images predicted; the probabilities are in {out}")
+
+
+def _settled(spec: RunSpec, device: str) -> RunSpec:
+    """Return the run with one spelling of its sources and, where none was given, the image size of `gence compare`."""
+    from gence.lab.compare import choose_device, choose_image_size
+    from gence.lab.data import plain_source
+
+    spec = spec.replace(data=plain_source(spec.data), ood=[plain_source(source) for source in spec.ood])
+    print_left_out((spec.data, *spec.ood))
+    size = choose_image_size(spec.data, choose_device(device)) if spec.image_size is None else None
+    if size is None:
+        return spec
+    typer.echo(
+        f"images are brought to {size} x {size} pixels, as gence compare does; --image-size chooses another", err=True
+    )
+    return spec.replace(image_size=size)
+
+
+def _check_unchanged(spec: RunSpec, folder: Path) -> None:
+    from gence.lab.store import Store, check_same_data, checksums_at_hand
+
+    store = Store(folder)
+    if store.has(spec.key):
+        check_same_data([store.read(spec.key)], checksums_at_hand(spec), store.root)
+
+
+def _stored(spec: RunSpec, folder: Path) -> RunResult | None:
+    from gence.lab.store import Store
+
+    store = Store(folder)
+    if not store.has(spec.key):
+        return None
+    typer.echo(f"{spec.key} is in {folder} already: this is what was recorded", err=True)
+    return store.read(spec.key).result
+
+
+def _train(spec: RunSpec, device: str, save: Path | None, store: Path | None, log: Path | None) -> RunResult:
+    from gence.lab.store import Store, environment_record
+    from gence.lab.train import TensorBoardLog, train_cohort
+
+    records = None if store is None else Store(store)
+    if records is not None:
+        records.ensure_writable()
+    board = None if log is None else TensorBoardLog(log, [spec])
+    with cleared_on_sigterm() as end_if_asked, folder_beside(save) as models, _bar() as show:
+
+        def on_epoch(progress: CohortProgress) -> None:
+            end_if_asked()
+            show(progress)
+            if board is not None:
+                board(progress)
+
+        (result,) = train_cohort(
+            [spec],
+            device=device,
+            on_epoch=on_epoch,
+            workdir=None if records is None else records.root / "work",
+            models_dir=models,
+            progress=True,
+        )
+        if save is not None and models is not None:
+            (models / f"{spec.key}.safetensors").replace(save)
+    if board is not None:
+        board.close()
+    if result is None:
+        raise RuntimeError("training was stopped although nothing asked for it")
+    if records is not None:
+        records.write(spec, result, environment_record(device))
+    return result
+
+
+@contextmanager
+def folder_beside(file: Path | None) -> Iterator[Path | None]:
+    """Yield a new folder beside a file, and remove it; None for no file.
+
+    A `TemporaryDirectory` stays behind if a signal ends the program while it is being made.
+    """
+    if file is None:
+        yield None
+        return
+    folder = file.parent / f".gence-{secrets.token_hex(4)}"
+    try:
+        folder.mkdir(parents=True)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[CohortProgress], None]]:
+    """Draw a bar with epoch, loss, accuracy and time left; yield the function that moves it."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("epoch"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("getting ready", total=None)
+
+        def show(progress: CohortProgress) -> None:
+            loss, accuracy = progress.loss[0], progress.accuracy[0]
+            parts = ["diverged" if math.isnan(loss) else f"loss {loss:.3f}"]
+            if not math.isnan(accuracy):
+                parts.append(f"training accuracy {100 * accuracy:.1f} %")
+            parts.append(f"{_clock(progress.left_s)} left")
+            bar.update(task, description=", ".join(parts), total=progress.epochs, completed=progress.epoch)
+
+        yield show
+
+
+def _clock(seconds: float) -> str:
+    whole = round(seconds)
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
+
+
+def _print_result(spec: RunSpec, result: RunResult) -> None:
+    size = "all images" if spec.subset.n is None else f"n = {spec.subset.n}"
+    title = f"{spec.model} on {spec.data} ({size}), {spec.loss}, seed {spec.seed}"
+    _print_metrics(result.metrics, title)
+    if result.status == "diverged":
+        typer.echo(
+            "The run diverged: its loss or its outputs became infinite. A lower recipe.lr or a warm-up may help."
+        )
+    typer.echo(f"{result.wall_s:.1f} s; the run's key is {spec.key}")
+
+
+def _print_metrics(metrics: dict[str, float], title: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    table.add_column("metric")
+    table.add_column("raw", justify="right")
+    table.add_column("after offset", justify="right")
+    raw = sorted(name for name in metrics if not name.startswith("offset/"))
+    for name in [*(name for name in _FIRST if name in raw), *(name for name in raw if name not in _FIRST)]:
+        shifted = metrics.get(f"offset/{name}")
+        table.add_row(name, _shown(name, metrics[name]), "" if shifted is None else _shown(name, shifted))
+    Console().print(table)
+
+
+def _shown(name: str, value: float) -> str:
+    return f"{100 * value:.2f} %" if name.endswith(_SHARES) else f"{value:.4f}"

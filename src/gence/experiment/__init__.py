@@ -1,1 +1,0 @@
-"""Experiments as data: specs, training, evaluation, the results store."""

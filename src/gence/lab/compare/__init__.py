@@ -1,0 +1,12 @@
+"""The main command's own logic: choose what is left open, run every loss over the seeds, write the report."""
+
+from typing import TYPE_CHECKING
+
+from gence._front_door import front_door
+
+if TYPE_CHECKING:
+    from gence.lab.compare.auto import AUTO, choose_device, choose_image_size, split_losses
+    from gence.lab.compare.comparison import CompareResult, compare
+    from gence.lab.compare.plan import DEFAULT_LOSSES
+
+__getattr__, __dir__, __all__ = front_door(__name__)

@@ -1,0 +1,101 @@
+"""The table that is on the screen while runs are made."""
+
+from __future__ import annotations
+
+import base64
+import math
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gence.lab.report import MAIN, Report, loss_order, loss_title
+from gence.lab.spec import RunSpec
+from gence.lab.store import Store
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_POLL_S = 0.5
+
+
+class LiveTable:
+    """Loss by loss: seeds done, means so far; below, the time that is left.
+
+    It looks at the store alone, so it shows the work of every process on it. Pass `render` to `rich.live.Live`.
+
+    Args:
+        store: where the runs are recorded.
+        specs: the runs.
+    """
+
+    def __init__(self, store: Store, specs: Sequence[RunSpec]) -> None:
+        self._store = store
+        self._specs = {spec.key: spec for spec in specs}
+        self._metrics: dict[str, dict[str, float]] = {}
+        self._looked = -math.inf
+        self._started = time.monotonic()
+        self._look()
+        self._before = len(self._metrics)
+
+    def render(self) -> RenderableType:
+        """Return the table as it stands."""
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        self._look()
+        table = Table("loss", "seeds")
+        for quantity in MAIN:
+            table.add_column(quantity.heading, justify="right")
+        for loss in sorted({str(spec.loss) for spec in self._specs.values()}, key=loss_order):
+            keys = [key for key, spec in self._specs.items() if str(spec.loss) == loss]
+            done = [self._metrics[key] for key in keys if key in self._metrics]
+            numbers = []
+            for quantity in MAIN:
+                values = [found[quantity.metric] for found in done if quantity.metric in found]
+                numbers.append(quantity.text(sum(values) / len(values)) if values else "")
+            bar = "●" * len(done) + "·" * (len(keys) - len(done))
+            table.add_row(
+                Text(loss_title(loss)), Text(bar if len(keys) <= 10 else f"{len(done)} of {len(keys)}"), *numbers
+            )
+        return Group(table, Text(self._time(), style="dim"))
+
+    def finish(self) -> None:
+        """Look at the store once more, so that the last picture shows all."""
+        self._looked = -math.inf
+
+    def _look(self) -> None:
+        """Read the records that are new; at most twice a second, as the screen asks more often."""
+        if time.monotonic() - self._looked < _POLL_S:
+            return
+        self._looked = time.monotonic()
+        for key in self._specs:
+            if key not in self._metrics and self._store.has(key):
+                self._metrics[key] = self._store.read(key).result.metrics
+
+    def _time(self) -> str:
+        done, total = len(self._metrics), len(self._specs)
+        elapsed = time.monotonic() - self._started
+        new = done - self._before
+        text = f"{done} of {total} runs, {elapsed:.0f} s"
+        if new and done < total:
+            text += f", about {elapsed / new * (total - done):.0f} s left"
+        return text
+
+
+def fragment(report: Report) -> str:
+    """Return HTML for a notebook; figures are pictures, so nothing reaches into the notebook's own page."""
+    from jinja2 import Environment, PackageLoader
+
+    environment = Environment(loader=PackageLoader("gence.lab.report"), autoescape=True)
+    chapter = report.chapters[0]
+    figures = [
+        {
+            "uri": f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}",
+            "text": f"{panel.title}. {panel.description}",
+        }
+        for panel, svg in chapter.panels
+        if panel.section == "numbers"
+    ]
+    template = environment.get_template("notebook.html")
+    return template.render(chapter=chapter, table=chapter.tables[0], figures=figures)

@@ -1,0 +1,222 @@
+"""The plan of a comparison: what "auto" stands for, the runs, and what is worrying about the data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from numbers import Integral
+from pathlib import Path
+
+from gence.lab.compare.auto import (
+    AUTO,
+    Source,
+    choose_device,
+    choose_image_size,
+    choose_model,
+    choose_recipe,
+    read_losses,
+    read_seeds,
+    read_source,
+    read_sources,
+)
+from gence.lab.data import left_out_notes, load, load_images
+from gence.lab.models import check_model, create_model
+from gence.lab.report import data_concerns, loss_title, tuning_concerns, unfinished_concerns
+from gence.lab.spec import LossSpec, Recipe, RunSpec, SpecError, Subset, check_held_out, check_losses, named_recipe
+from gence.lab.store import Store, data_checksums
+from gence.lab.sweep import RunReport, TuneReport, tuned_grid
+from gence.lab.train import drawn_counts, most_balanced, resolve_device
+
+PAPER_LOSSES = ("gence", "ce", "generalized_ce", "focal", "mae", "brier")
+DEFAULT_LOSSES = (*PAPER_LOSSES, "gence(anchor=0.1)")
+DEFAULT_N = {"digits": 100}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparePlan:
+    """What is to be run.
+
+    Attributes:
+        base: the run all others are made from; its loss and seed are replaced.
+        losses: the losses.
+        seeds: the seeds.
+        device: "cpu", "cuda" or "cuda:1".
+        concerns: what is worrying about the data, with remedies.
+        checksums: of the images, as records have them.
+        classes: names of the classes.
+    """
+
+    base: RunSpec
+    losses: tuple[LossSpec, ...]
+    seeds: tuple[int, ...]
+    device: str
+    concerns: tuple[str, ...]
+    checksums: dict[str, str]
+    classes: tuple[str, ...]
+
+    def specs(self) -> list[RunSpec]:
+        """Return the runs, seed by seed, so that an interrupted comparison has whole seeds."""
+        return [self.base.replace(loss=loss, seed=seed) for seed in self.seeds for loss in self.losses]
+
+    def summary(self) -> str:
+        """Return what will be run, in a sentence."""
+        base, subset = self.base, self.base.subset
+        labels = "all labels" if subset.n is None else f"{subset.n} labels"
+        size = f" at {base.image_size} px" if base.image_size else ""
+        return (
+            f"{base.data}, {labels}, {len(self.classes)} classes{size}: {len(self.losses)} losses x {len(self.seeds)} "
+            f"seeds, {base.model}, {base.recipe.epochs} epochs, batch {base.recipe.batch_size}, on {self.device}"
+        )
+
+
+def plan_comparison(
+    data: Source = "digits",
+    *,
+    n: int | str | None = AUTO,
+    losses: str | Sequence[str] = DEFAULT_LOSSES,
+    seeds: int | Sequence[int] = 5,
+    model: str = AUTO,
+    ood: Source | Sequence[Source] = (),
+    recipe: str | Recipe = AUTO,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    image_size: int | None = None,
+    tuning: bool = False,
+    device: str = AUTO,
+    cache_dir: Path | None = None,
+) -> ComparePlan:
+    """Choose what was left to "auto", read the data once, and check everything before anything is trained.
+
+    See `compare` for the arguments; `tuning` says whether losses are tuned first.
+    """
+    numbers, asked = read_seeds(seeds), read_losses(losses)
+    data, ood = read_source("data", data), read_sources("ood", ood)
+    if device != AUTO:
+        resolve_device(device)
+    if model != AUTO:
+        check_model(model)  # what timm has is asked below, once the size of the images is known
+    if image_size is None:
+        image_size = choose_image_size(data, choose_device(device))
+    splits = load(data, image_size=image_size, cache_dir=cache_dir, progress=True)
+    channels, side, _ = splits.train.image_shape
+    device = choose_device(device, side)
+    outside = {
+        source: load_images(source, "test", image_size=side, channels=channels, cache_dir=cache_dir, progress=True)
+        for source in ood
+    }
+    chosen = recipe if isinstance(recipe, Recipe) else named_recipe(choose_recipe(recipe, side, device))
+    if epochs is not None:
+        # Warm-up keeps its share: five epochs of warm-up in a run of five would be all of it.
+        chosen = chosen.replace(epochs=epochs, warmup_epochs=chosen.warmup_epochs * min(epochs / chosen.epochs, 1))
+    if batch_size is not None:
+        chosen = chosen.replace(batch_size=batch_size)
+    base = RunSpec(
+        data=data,
+        subset=Subset(n=_labels(n, data)),
+        model=choose_model(model, side, device),
+        loss=asked[0],
+        recipe=chosen,
+        seed=numbers[0],
+        ood=ood,
+        image_size=image_size,
+    )
+    check_losses(base.replace(loss=loss) for loss in asked)
+    train = splits.train
+    # Built once to see that it can be: a network may be unknown to timm, or too deep for images of this size.
+    create_model(
+        base.model, num_classes=train.num_classes, in_channels=channels, image_size=side, stem=chosen.stem,
+        init=chosen.init, seed=0,
+    )  # fmt: skip
+    counts, most = drawn_counts(base, train), most_balanced(train)
+    if tuning:
+        check_held_out(
+            counts, train.classes, base.subset, most=most, tuning="--tune", larger="--n",
+            otherwise=", or compare without --tune",
+        )  # fmt: skip
+    concerns = [note for source in (data, *ood) for note in left_out_notes(source)]
+    concerns += data_concerns(
+        counts, train.classes, batch_size=chosen.batch_size, losses=asked,
+        more_labels=base.subset.n is not None and base.subset.n < most,
+    )  # fmt: skip
+    return ComparePlan(
+        base=base,
+        losses=asked,
+        seeds=numbers,
+        device=device,
+        concerns=tuple(concerns),
+        checksums=data_checksums(splits, outside),
+        classes=train.classes,
+    )
+
+
+def _labels(n: int | str | None, data: str) -> int | None:
+    if n == AUTO:
+        return DEFAULT_N.get(data)
+    if n is None or (isinstance(n, Integral) and n > 0):
+        return None if n is None else int(n)
+    raise SpecError(f'n is {n!r}; expected a number of labels, None for all, or "auto"')
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinalRuns:
+    """The runs that are judged on test.
+
+    Attributes:
+        known: those that can be made.
+        waiting: those of losses without a finished trial, as they were asked for. They cannot be made, nor looked for
+            in the store: tuning is still to say what they will be.
+        tuning: how far tuning came, where it is not complete; else None.
+        stopped: why tuning ended early, or None.
+        failed: keys of the trials' runs that failed, with the error.
+    """
+
+    known: tuple[RunSpec, ...]
+    waiting: tuple[RunSpec, ...] = ()
+    tuning: str | None = None
+    stopped: str | None = None
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def recorded(self, store: Store) -> list[str]:
+        """Return the keys of those that the store has."""
+        return [spec.key for spec in self.known if store.has(spec.key)]
+
+    def unbegun(self, store: Store, stopped: str) -> RunReport:
+        """Return what there is to say where none of them is made in this call: what is there, and what is left."""
+        there = self.recorded(store)
+        missing = (spec for spec in self.known if spec.key not in there)
+        return RunReport(
+            skipped=tuple(there), left=(*missing, *self.waiting), stopped=stopped, failed=dict(self.failed)
+        )
+
+    def concerns(self, recorded: Sequence[str], failed: dict[str, str]) -> list[str]:
+        """Return what a reader must know of runs that are missing and of losses that are not tuned to the end."""
+        return [*unfinished_concerns((*self.known, *self.waiting), recorded, failed), *tuning_concerns(self.tuning)]
+
+
+def untuned_runs(plan: ComparePlan) -> FinalRuns:
+    """Return the runs of a comparison in which nothing is tuned."""
+    return FinalRuns(known=tuple(plan.specs()))
+
+
+def tuned_runs(plan: ComparePlan, found: TuneReport) -> FinalRuns:
+    """Return the runs of losses as they were tuned, as far as they were."""
+    begun = {tuned.asked for tuned in found.best}
+    waiting = [spec for spec in plan.specs() if spec.loss not in begun]
+    return FinalRuns(
+        known=tuple(tuned_grid(found, plan.seeds)),
+        waiting=tuple(waiting),
+        tuning=None if found.complete else _progress(plan, found),
+        stopped=None if found.complete else (found.stopped or "failed trials"),
+        failed=found.failed,
+    )
+
+
+def _progress(plan: ComparePlan, found: TuneReport) -> str:
+    trials = {tuned.asked: tuned.trials for tuned in found.best}
+    each = (
+        f"{loss_title(str(loss))} {trials[loss]} of {found.trials} trials"
+        if loss in trials
+        else f"{loss_title(str(loss))} has no finished trial"
+        for loss in plan.losses
+    )
+    return f"Tuning is not complete ({', '.join(each)})"

@@ -1,0 +1,22 @@
+"""A source in, labelled samples out: folders, archives, downloads and arrays, checked, decoded, divided and augmented.
+
+`load` is the way in. What a folder contains is judged by `check`; subsets are drawn by seed.
+"""
+
+from typing import TYPE_CHECKING
+
+from gence._front_door import front_door
+
+if TYPE_CHECKING:
+    from gence.lab.data.archives import Container, is_ignored, open_container
+    from gence.lab.data.augment import EpochAugmenter, EpochDraws, MixDraws, apply_mixing, draw_mixing, normalize
+    from gence.lab.data.decode import decode_all, decode_image, size_of
+    from gence.lab.data.folders import IMAGE_SUFFIXES, find_splits
+    from gence.lab.data.images import DataError, DataSplits, ImageSet
+    from gence.lab.data.inspection import CheckReport, PartReport, check, left_out_notes
+    from gence.lab.data.names import HUB_PREFIX, SourceInfo, known_sources, plain_source, same_source
+    from gence.lab.data.samplers import ClassStratifiedBatchSampler
+    from gence.lab.data.sources import container_paths, has_own_test_part, load, load_images, split_off_test
+    from gence.lab.data.subsets import balanced_subset, holdout, long_tail_counts, long_tail_subset
+
+__getattr__, __dir__, __all__ = front_door(__name__)

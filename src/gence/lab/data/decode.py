@@ -1,0 +1,203 @@
+"""Image files to one uint8 array, by Pillow, in threads.
+
+Gray images stay gray if all are; otherwise every image becomes RGB (alpha is dropped). EXIF rotation is applied.
+With `image_size` an image of another size is resized so that its shorter side has that length (bilinear with
+antialiasing), and its centre is cut out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gence.lab.data.images import DataError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+MAX_PIXELS = 2**26  # of one image before it is resized; a small file can claim to be enormous
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+_GRAY_MODES = ("1", "L", "LA")
+_COLOUR_MODES = ("P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr")
+_ORIENTATION, _ON_ITS_SIDE = 0x0112, (5, 6, 7, 8)  # the EXIF field, and its values that swap width and height
+
+
+def decode_image(
+    data: bytes, where: str, image_size: int | None, digests: MutableMapping[str, bytes] | None = None
+) -> np.ndarray:
+    """One image file: uint8, (H, W) if it is gray, else (H, W, 3).
+
+    Args:
+        data: the file's bytes.
+        where: how messages call the file.
+        image_size: height and width to bring it to; None to leave it as it is.
+        digests: gets, under `where`, the digest of the pixels before their size is changed.
+    """
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            if image.width * image.height > MAX_PIXELS:
+                raise DataError(f"{where} has {image.width} x {image.height} pixels; the limit is {MAX_PIXELS} in all")
+            if image.mode not in _GRAY_MODES + _COLOUR_MODES:
+                raise DataError(f"{where} has pixels of type {image.mode!r}; only 8-bit images can be read; convert it")
+            image.load()
+            upright = _gray_or_rgb(ImageOps.exif_transpose(image))
+            if digests is not None:
+                digests[where] = pixels_digest(np.asarray(upright))
+            return fit(upright, image_size)
+    except DataError:
+        raise
+    except Exception as error:
+        # Pillow's plugins raise nearly every built-in exception on damaged files: whatever it is, the file is bad.
+        raise DataError(f"{where} is not a readable image: {_reason(error)}; replace or remove it") from error
+
+
+def size_of(data: bytes, where: str) -> tuple[int, int]:
+    """Width and height of an image file as `decode_image` would turn it, from its header alone."""
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            width, height = image.size
+            return (height, width) if image.getexif().get(_ORIENTATION) in _ON_ITS_SIDE else (width, height)
+    except Exception as error:  # as above
+        raise DataError(f"{where} is not a readable image: {_reason(error)}; replace or remove it") from error
+
+
+def _reason(error: Exception) -> str:
+    from PIL import UnidentifiedImageError
+
+    # Pillow names the buffer it was given, which is only an address in memory.
+    return "its format is not recognised" if isinstance(error, UnidentifiedImageError) else str(error)
+
+
+def fit(image: Image.Image, image_size: int | None) -> np.ndarray:
+    """Shorter side to `image_size`, centre cut out; left alone if it has that size or none is asked for."""
+    from PIL import Image
+
+    if image_size is None or image.size == (image_size, image_size):
+        return np.asarray(image, dtype=np.uint8)
+    shorter = min(image.size)
+    width, height = (max(image_size, round(side * image_size / shorter)) for side in image.size)
+    left, top = (width - image_size) // 2, (height - image_size) // 2
+    image = image.resize((width, height), Image.Resampling.BILINEAR)
+    return np.asarray(image.crop((left, top, left + image_size, top + image_size)), dtype=np.uint8)
+
+
+def fit_arrays(pixels: np.ndarray, image_size: int | None) -> np.ndarray:
+    """`fit` for images that are decoded already: uint8, (N, 1 or 3, H, W) in and out."""
+    from PIL import Image
+
+    if image_size is None or pixels.shape[2:] == (image_size, image_size):
+        return pixels
+    images = (Image.fromarray(p[0] if len(p) == 1 else np.ascontiguousarray(p.transpose(1, 2, 0))) for p in pixels)
+    fitted = np.stack([fit(image, image_size) for image in images])
+    return np.ascontiguousarray(fitted[:, None] if fitted.ndim == 3 else fitted.transpose(0, 3, 1, 2))
+
+
+def decode_all(
+    names: Sequence[str],
+    decode: Callable[[str], np.ndarray],
+    *,
+    source: str = "",
+    progress: str | None = None,
+    problems: list[str] | None = None,
+) -> np.ndarray:
+    """All images, in order: uint8, (N, 1 or 3, H, W).
+
+    Args:
+        names: what to decode; named in errors.
+        decode: name -> (H, W) or (H, W, 3); called from several threads.
+        source: the folder or archive of the names, for errors.
+        progress: title of a progress bar on stderr; None for no bar.
+        problems: a list that collects what is wrong, instead of stopping at the first; bad images come out black.
+    """
+    pixels: np.ndarray | None = None
+    first = ""
+    all_gray = True
+    for i, image in enumerate(_watched(_in_threads(names, decode, problems), len(names), progress)):
+        if image is None:
+            continue
+        if pixels is None:
+            pixels, first = np.zeros((len(names), 3, *image.shape[:2]), dtype=np.uint8), names[i]
+        if image.shape[:2] != pixels.shape[2:]:
+            problem = (
+                f"{source or 'the source'} has images of different sizes ({first}: {pixels.shape[3]} x "
+                f"{pixels.shape[2]}, {names[i]}: {image.shape[1]} x {image.shape[0]} pixels); name one size for all, "
+                "such as --image-size 64 (image_size=64 in Python)"
+            )
+            if problems is None:
+                raise DataError(problem)
+            problems.append(problem)
+            continue
+        all_gray &= image.ndim == 2
+        pixels[i] = image if image.ndim == 2 else image.transpose(2, 0, 1)
+    if pixels is None:
+        raise DataError("no image could be read" if names else "there are no images to read")
+    return np.ascontiguousarray(pixels[:, :1]) if all_gray else pixels
+
+
+def _gray_or_rgb(image: Image.Image) -> Image.Image:
+    if image.mode in _GRAY_MODES:
+        return image.convert("L")
+    # A palette with transparency goes through RGBA: Pillow warns about the direct way.
+    return (image.convert("RGBA") if image.mode in ("P", "PA") else image).convert("RGB")
+
+
+def _in_threads(
+    names: Sequence[str], decode: Callable[[str], np.ndarray], problems: list[str] | None
+) -> Iterator[np.ndarray | None]:
+    def attempt(name: str) -> np.ndarray | DataError:
+        try:
+            return decode(name)
+        except DataError as error:
+            return error
+
+    workers = min(16, os.cpu_count() or 1)
+    with ThreadPoolExecutor(workers) as pool:
+        remaining = iter(names)
+        # Batches bound how much is decoded ahead, and let an error stop the work early.
+        while batch := list(islice(remaining, 64 * workers)):
+            for result in pool.map(attempt, batch):
+                if not isinstance(result, DataError):
+                    yield result
+                elif problems is None:
+                    raise result
+                else:
+                    problems.append(str(result))
+                    yield None
+
+
+def _watched(images: Iterable[np.ndarray | None], total: int, title: str | None) -> Iterable[np.ndarray | None]:
+    if title is None:
+        return images
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(images, description=title, total=total, console=Console(stderr=True))
+
+
+def pixels_digest(pixels: np.ndarray) -> bytes:
+    """SHA-256 of an image's size and colours.
+
+    Args:
+        pixels: uint8, (H, W), (H, W, 1) or (H, W, 3).
+
+    >>> gray = np.zeros((2, 3), np.uint8)
+    >>> pixels_digest(gray) == pixels_digest(np.stack([gray] * 3, axis=2)), pixels_digest(gray) == pixels_digest(gray.T)
+    (True, False)
+    """
+    height, width = pixels.shape[:2]
+    # The size enters: a row and a column of the same bytes are not the same image.
+    digest = hashlib.sha256(f"{height} x {width} ".encode())
+    colours = np.broadcast_to(pixels.reshape(height, width, -1), (height, width, 3))
+    digest.update(np.ascontiguousarray(colours).data)
+    return digest.digest()

@@ -1,0 +1,180 @@
+"""Public data sets from their own sites, or a mirror: every byte is verified before it is used.
+
+`$GENCE_MIRROR`, if set, is the address of a folder that is tried first (`$GENCE_MIRROR/cifar-10-binary.tar.gz`): as
+the SHA-256 is fixed, a mirror cannot change the data. CIFAR comes as its authors' binary files, which need no
+unpickling.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import tempfile
+import urllib.error
+import urllib.request
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from gence.lab.data import cache as image_cache
+from gence.lab.data.archives import open_container
+from gence.lab.data.cache import ReadOptions
+from gence.lab.data.decode import fit_arrays
+from gence.lab.data.images import DataError, ImageSet
+from gence.lab.data.names import RemoteFile, SourceInfo
+
+_TIMEOUT_S = 60
+# ValueError: an address that is none. It also covers DataError, a wrong checksum: the next address may be sound.
+_UNREACHABLE = (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError, ValueError)
+
+
+def read_downloaded(info: SourceInfo, wanted: tuple[str, ...], options: ReadOptions) -> dict[str, ImageSet]:
+    """The wanted splits of a named data set, downloaded if they are not in the cache."""
+    if not info.files:
+        raise DataError(
+            f"{info.name} ({info.terms}) has no public download that can be verified. Bring it as "
+            f"{info.name}-train.zip and {info.name}-test.zip with one folder a class, in the folder that GENCE_DATA "
+            "names; or pass the path of your own folder or archive; or use a data set of the Hugging Face hub "
+            "(hf:owner/name)"
+        )
+    splits: dict[str, ImageSet] = {}
+    for remote in info.files:
+        if remote.split in (*wanted, "all"):
+            identity = {"known": info.name, "sha256": remote.sha256}
+            build = partial(_build, info, remote, options)
+            splits |= options.cached(f"{info.name}-{remote.split}", identity, build)
+    return {split: splits[split] for split in wanted}
+
+
+def fetch(remote: RemoteFile, folder: Path, *, progress: bool = False) -> Path:
+    """The verified file in `folder`; downloaded if it is not there yet, whole or not at all."""
+    path = folder / remote.name
+    if path.is_file() and _sha256(path) == remote.sha256:
+        return path
+    mirror = os.environ.get("GENCE_MIRROR")
+    urls = [f"{mirror.rstrip('/')}/{remote.name}", remote.url] if mirror else [remote.url]
+    problems = []
+    for url in urls:
+        try:
+            return _download(url, remote, path, progress)
+        except _UNREACHABLE as error:
+            problems.append(f"{url}: {error}")
+        except OSError as error:
+            raise DataError(
+                f"cannot write {path}: {error.strerror or error}; free some space or set GENCE_CACHE"
+            ) from error
+    raise DataError(
+        f"{remote.name} could not be downloaded ({'; '.join(problems)}). Without a network, put the file into "
+        f"{folder}, or archives of the images into the folder that GENCE_DATA names"
+    )
+
+
+def parse_cifar(path: Path, title: str) -> dict[str, tuple[np.ndarray, np.ndarray, list[str]]]:
+    """CIFAR's binary archive: split -> (pixels (N, 3, 32, 32), labels (N,), class names).
+
+    A record is one label byte (CIFAR-100: coarse, then fine) and 3 * 32 * 32 pixels.
+    """
+    with open_container(path) as archive:
+        by_name = {name.rpartition("/")[2]: name for name in archive.files}
+        fine = "train.bin" in by_name
+        train = ["train.bin"] if fine else sorted(name for name in by_name if name.startswith("data_batch_"))
+        test, meta = ("test.bin", "fine_label_names.txt") if fine else ("test_batch.bin", "batches.meta.txt")
+        for name in (test, meta):
+            if name not in by_name or not train:
+                raise DataError(f"{path} is no binary archive of {title}: {name} or the training batches are missing")
+        classes = archive.read(by_name[meta]).decode().split()
+        result = {}
+        for split, names in (("train", train), ("test", [test])):
+            raw = np.frombuffer(b"".join(archive.read(by_name[name]) for name in names), dtype=np.uint8)
+            head = 2 if fine else 1
+            if raw.size == 0 or raw.size % (head + 3072):
+                raise DataError(f"{path}: the {split} part has {raw.size} bytes, no multiple of {head + 3072}")
+            records = raw.reshape(-1, head + 3072)
+            pixels = np.ascontiguousarray(records[:, head:]).reshape(-1, 3, 32, 32)
+            result[split] = (pixels, records[:, head - 1].astype(np.int64), classes)
+        return result
+
+
+def parse_svhn(path: Path) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """SVHN's MATLAB file: pixels (N, 3, 32, 32), labels (N,) with the file's 10 turned into 0, class names."""
+    from scipy.io import loadmat
+
+    try:
+        contents = loadmat(path, variable_names=["X", "y"])
+        pixels, labels = contents["X"], contents["y"].reshape(-1)
+    except (KeyError, ValueError, TypeError, OSError) as error:
+        raise DataError(f"{path} is no SVHN file with X and y: {error}") from error
+    return np.ascontiguousarray(pixels.transpose(3, 2, 0, 1)), labels.astype(np.int64) % 10, [str(k) for k in range(10)]
+
+
+def _build(info: SourceInfo, remote: RemoteFile, options: ReadOptions) -> dict[str, ImageSet]:
+    folder = options.cache_dir or image_cache.default_cache_dir()
+    # Beside the lock on the images: they may be wanted in two sizes at once, and the file is one.
+    with image_cache.sole_maker(folder, remote.name, remote.name):
+        path = fetch(remote, folder / "downloads", progress=options.progress)
+    parts = parse_cifar(path, info.name) if remote.split == "all" else {remote.split: parse_svhn(path)}
+    return {
+        split: ImageSet.from_arrays(
+            fit_arrays(pixels, options.image_size), labels, classes, f"{info.name}/{split}", layout="NCHW"
+        )
+        for split, (pixels, labels, classes) in parts.items()
+    }
+
+
+def _download(url: str, remote: RemoteFile, path: Path, progress: bool) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    digest, temporary = hashlib.sha256(), None
+    try:
+        with (
+            urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response,
+            tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".part", delete=False) as file,
+            _Bar(remote.name, response.headers.get("Content-Length"), progress) as bar,
+        ):
+            temporary = Path(file.name)
+            while piece := response.read(2**20):
+                file.write(piece)
+                digest.update(piece)
+                bar.advance(len(piece))
+        if digest.hexdigest() != remote.sha256:
+            raise DataError(
+                f"{url} has the wrong checksum: SHA-256 {digest.hexdigest()}, expected {remote.sha256}; "
+                "the download broke or the file was changed; try again"
+            )
+        temporary.replace(path)
+        return path
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+class _Bar:
+    """A progress bar on stderr, or nothing."""
+
+    def __init__(self, title: str, total: str | None, show: bool) -> None:
+        self._title, self._total, self._show = title, int(total) if total else None, show
+
+    def __enter__(self) -> _Bar:
+        if self._show:
+            from rich.console import Console
+            from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+            self._progress = Progress(*columns, console=Console(stderr=True))
+            self._task = self._progress.add_task(self._title, total=self._total)
+            self._progress.start()
+        return self
+
+    def advance(self, count: int) -> None:
+        if self._show:
+            self._progress.advance(self._task, count)
+
+    def __exit__(self, *_: object) -> None:
+        if self._show:
+            self._progress.stop()
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,99 @@
+"""The most confident mistakes of each loss, as small pictures from the data set itself."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gence.lab.data import DataError, ImageSet, load
+from gence.lab.report.frame import Gathered
+from gence.lab.store import Record, Store, changed_parts
+
+SHOWN = 8
+_SIDE = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mistake:
+    """One test image that a loss got wrong with confidence.
+
+    Attributes:
+        png: the image, as base64.
+        true: the class on its label.
+        predicted: the class it was taken for.
+        confidence: the largest over the seeds that got it wrong.
+        seeds: how many seeds got it wrong.
+    """
+
+    png: str
+    true: str
+    predicted: str
+    confidence: float
+    seeds: int
+
+
+def judged_images(record: Record, cache_dir: Path | None = None) -> ImageSet | None:
+    """Return the test images of a run, or None where they are not at hand: a store from elsewhere, or changed data."""
+    spec = record.spec
+    try:
+        splits = load(spec.data, image_size=spec.image_size, cache_dir=cache_dir)
+    except (DataError, OSError):
+        return None
+    return None if changed_parts(record.result.data, {"test": splits.test.checksum}) else splits.test
+
+
+def confident_mistakes(
+    store: Store, gathered: Gathered, images: ImageSet, shown: int = SHOWN
+) -> dict[str, list[Mistake]]:
+    """Return the most confident mistakes of each loss, each image once; losses without predictions are absent."""
+    found = {}
+    for loss in gathered.losses:
+        runs = [p for record in gathered.records[loss] if (p := store.predictions(record.key)) is not None]
+        worst = _worst(runs, shown)
+        if runs:
+            found[loss] = [
+                Mistake(
+                    png=thumbnail(images, index),
+                    true=images.classes[true],
+                    predicted=images.classes[predicted],
+                    confidence=confidence,
+                    seeds=seeds,
+                )
+                for index, true, predicted, confidence, seeds in worst
+                # A store may outlive the data it was made from.
+                if index < len(images) and max(true, predicted) < images.num_classes
+            ]
+    return found
+
+
+def thumbnail(images: ImageSet, index: int) -> str:
+    """Return one image as a base64 PNG, small ones enlarged without smoothing."""
+    from PIL import Image
+
+    pixels = images.images[index].permute(1, 2, 0).numpy()
+    picture = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else np.ascontiguousarray(pixels))
+    if max(picture.size) > _SIDE:
+        picture.thumbnail((_SIDE, _SIDE))
+    buffer = io.BytesIO()
+    picture.save(buffer, format="PNG", optimize=True)
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+def _worst(runs: Sequence[dict[str, np.ndarray]], shown: int) -> list[tuple[int, int, int, float, int]]:
+    """Return (index, true, predicted, confidence, seeds) of the most confident mistakes over runs."""
+    best: dict[int, tuple[float, int, int]] = {}
+    times: dict[int, int] = {}
+    for run in runs:
+        wrong = np.flatnonzero(run["label"] != run["predicted"])
+        for row in wrong:
+            index = int(run["index"][row])
+            times[index] = times.get(index, 0) + 1
+            entry = (float(run["confidence"][row]), int(run["label"][row]), int(run["predicted"][row]))
+            best[index] = max(best.get(index, entry), entry)
+    order = sorted(best, key=lambda index: (-best[index][0], index))[:shown]
+    return [(i, best[i][1], best[i][2], best[i][0], times[i]) for i in order]

@@ -1,0 +1,176 @@
+"""Recipes: how a network is trained, every choice a field, and the recipes that have a name.
+
+The paper prints part of its recipe. What it leaves open (RandAugment's number and strength, MixUp's and CutMix's alpha
+and how often, the stem, the initialisation) is a field here with a stated default, never a constant in the trainer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from gence.lab.spec.fields import SpecError, as_plain, check_choice, check_keys, from_mapping, normalise_fields
+
+_OPTIMIZERS = ("sgd", "adamw")
+_SCHEDULES = ("step", "cosine", "constant")
+_PRECISIONS = ("auto", "bf16", "fp32")
+_STEMS = ("auto", "cifar", "imagenet")
+
+PER_RUN_FIELDS = frozenset({"lr", "weight_decay", "warmup_epochs", "anchor_warmup"})
+"""Scalars a trainer keeps per run: what tuning changes."""
+
+FEED_FIELDS = ("crop_padding", "flip", "randaugment_ops", "randaugment_magnitude", "mixup_alpha", "cutmix_alpha",
+               "mix_probability")  # fmt: skip
+"""What a run's batches are made by, beyond data, seed and batch size."""
+
+SIDE_BY_SIDE_FIELDS = PER_RUN_FIELDS | {*FEED_FIELDS, "init", "head_bias"}
+"""Runs that differ in these alone have steps of one shape and can train side by side."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How a network is trained; every choice the paper leaves open is a field.
+
+    Attributes:
+        epochs: passes over the training subset.
+        batch_size: rows a step; GenCE couples them, so it is part of the loss, not only of the speed.
+        optimizer: "sgd" or "adamw".
+        lr: peak learning rate.
+        momentum: of SGD; AdamW ignores it.
+        nesterov: Nesterov's momentum for SGD.
+        weight_decay: L2 for SGD, decoupled for AdamW.
+        schedule: "step" (times `decay` at each milestone), "cosine" (to zero) or "constant".
+        milestones: fractions of the epochs at which "step" decays; (0.5, 0.75) is 100 and 150 of 200.
+        decay: the factor at each milestone.
+        warmup_epochs: epochs over which the learning rate rises linearly from 0.
+        crop_padding: pixels of padding before a random crop; 0 is off.
+        flip: random horizontal flips.
+        randaugment_ops: RandAugment operations a sample; 0 is off.
+        randaugment_magnitude: their strength, of 30 (torchvision's scale).
+        mixup_alpha: MixUp's Beta parameter; 0 is off.
+        cutmix_alpha: CutMix's Beta parameter; 0 is off.
+        mix_probability: how often a batch is mixed; MixUp or CutMix at even odds when both are on.
+        init: weight initialisation, a name of `gence.lab.models`.
+        stem: "cifar" (3x3, stride 1, no pool), "imagenet", or "auto" by image size.
+        head_bias: whether the last layer has a bias (a drifted marginal can hide there).
+        precision: "auto" (bf16 on CUDA, fp32 on a CPU), "bf16" or "fp32".
+        ema: decay of an exponential average of the weights; 0 is off.
+        anchor_warmup: fraction of the epochs over which an anchor rises linearly from 0.
+        drop_last: leave out a last, smaller batch.
+
+    >>> Recipe(lr=1).lr
+    1.0
+    >>> Recipe(schedule="stap")
+    Traceback (most recent call last):
+    gence.lab.spec.fields.SpecError: Recipe.schedule is 'stap'; did you mean 'step'?
+    """
+
+    epochs: int = 200
+    batch_size: int = 100
+    optimizer: str = "sgd"
+    lr: float = 0.1
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 5e-4
+    schedule: str = "step"
+    milestones: tuple[float, ...] = (0.5, 0.75)
+    decay: float = 0.1
+    warmup_epochs: float = 0.0
+    crop_padding: int = 4
+    flip: bool = True
+    randaugment_ops: int = 2
+    randaugment_magnitude: int = 9
+    mixup_alpha: float = 0.0
+    cutmix_alpha: float = 0.0
+    mix_probability: float = 0.0
+    init: str = "kaiming_fan_out"
+    stem: str = "auto"
+    head_bias: bool = True
+    precision: str = "auto"
+    ema: float = 0.0
+    anchor_warmup: float = 0.0
+    drop_last: bool = True
+
+    def __post_init__(self) -> None:
+        normalise_fields(self)
+        check_choice("Recipe.optimizer", self.optimizer, _OPTIMIZERS)
+        check_choice("Recipe.schedule", self.schedule, _SCHEDULES)
+        check_choice("Recipe.precision", self.precision, _PRECISIONS)
+        check_choice("Recipe.stem", self.stem, _STEMS)
+        for name in ("epochs", "batch_size"):
+            if getattr(self, name) < 1:
+                raise SpecError(f"Recipe.{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("lr", "momentum", "weight_decay", "warmup_epochs", "crop_padding", "randaugment_ops",
+                     "randaugment_magnitude", "mixup_alpha", "cutmix_alpha"):  # fmt: skip
+            if getattr(self, name) < 0:
+                raise SpecError(f"Recipe.{name} must not be negative, got {getattr(self, name)}")
+        for name in ("mix_probability", "ema", "anchor_warmup"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise SpecError(f"Recipe.{name} must lie in [0, 1], got {getattr(self, name)}")
+        if any(not 0 < m < 1 for m in self.milestones) or list(self.milestones) != sorted(self.milestones):
+            raise SpecError(
+                f"Recipe.milestones must be rising fractions of the epochs between 0 and 1, got {self.milestones}"
+            )
+        if self.mix_probability > 0 and self.mixup_alpha == 0 and self.cutmix_alpha == 0:
+            raise SpecError(
+                f"Recipe.mix_probability is {self.mix_probability}, but mixup_alpha and cutmix_alpha are 0: "
+                "nothing would be mixed; set one of them, or mix_probability to 0"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the recipe as JSON-ready values."""
+        return dict(self._plain)
+
+    @cached_property
+    def _plain(self) -> dict[str, Any]:
+        # A grid's runs share a few recipes; turning each into a dictionary once keeps keys cheap.
+        return as_plain(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Recipe:
+        """Build a recipe from a mapping; a key "base" names the recipe whose fields the others change.
+
+        >>> Recipe.from_dict({"base": "paper", "lr": 0.05}).epochs
+        200
+        """
+        if "base" not in values:
+            made: Recipe = from_mapping(cls, values)
+            return made
+        changes = {name: value for name, value in values.items() if name != "base"}
+        return named_recipe(values["base"]).replace(**changes)
+
+    def replace(self, **changes: Any) -> Recipe:
+        """Return a copy with some fields changed; a misspelt field is an error that names the nearest."""
+        check_keys("Recipe", changes, self._plain)
+        return Recipe(**{**self._plain, **changes})
+
+
+RECIPES: dict[str, Recipe] = {
+    # As printed: SGD 0.9, 5e-4, 200 epochs, batch 100, 0.1 -> 0.01 -> 0.001 at 100 and 150; crop, flip, RandAugment.
+    # MixUp and CutMix are listed too, without how often and how strongly: this is the candidate of
+    # `gence.paper.studies.open_choices` that brings cross-entropy closest to its print; it warms up and mixes nothing.
+    "paper": Recipe(warmup_epochs=1),
+    # A recipe under which cross-entropy trains too: lower rate, warm-up, Nesterov.
+    "modern": Recipe(
+        lr=0.05, nesterov=True, warmup_epochs=5, mixup_alpha=0.2, cutmix_alpha=1.0, mix_probability=0.5
+    ),
+    # 8x8 digits and a small network on a CPU, in seconds. A flipped digit is another digit: no flip.
+    "tiny": Recipe(
+        epochs=40, batch_size=50, lr=0.05, nesterov=True, schedule="cosine", warmup_epochs=2, crop_padding=1,
+        flip=False, randaugment_ops=0,
+    ),
+}  # fmt: skip
+"""The recipes that have a name."""
+
+
+def named_recipe(name: str) -> Recipe:
+    """Return the recipe called `name`, or raise `SpecError` with the nearest name.
+
+    >>> named_recipe("papper")
+    Traceback (most recent call last):
+    gence.lab.spec.fields.SpecError: recipe is 'papper'; did you mean 'paper'?
+    """
+    check_choice("recipe", name, RECIPES)
+    return RECIPES[name]

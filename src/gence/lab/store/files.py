@@ -1,0 +1,143 @@
+"""Files that appear whole or not at all, on local and network file systems.
+
+Data goes to a temporary file in the same folder, is flushed to the disk, and only then gets its name. A process killed
+at any moment leaves at worst a temporary file, which no reader looks at and `Store.check` reports.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+TEMPORARY_PREFIX = ".writing-"
+"""Names of files that are not there yet."""
+
+_NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
+
+
+class StoreError(RuntimeError):
+    """The store cannot be written, or holds something it should not; the message says what to do."""
+
+
+def create_file(path: Path, data: bytes, *, durable: bool = True) -> bool:
+    """Write `data` to `path` unless it is there; return whether it was written. Nothing is ever overwritten.
+
+    What need not survive a power cut (`durable=False`) is not flushed to the disk.
+    """
+    temporary = _written_beside(path, data, durable=durable)
+    try:
+        return _named_once(temporary, path, durable=durable)
+    except OSError as error:
+        raise explained(error, path) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write `data` to `path`; whoever reads meanwhile sees the old file or the new one, whole."""
+    temporary = _written_beside(path, data)
+    try:
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise explained(error, path) from error
+    _flush_folder(path.parent)
+
+
+@contextlib.contextmanager
+def writing_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary file's path, for libraries that write files themselves; `path` is its name in the end.
+
+    After an error, `path` is as it was before.
+    """
+    # The name's end is kept, because libraries read a file's kind from it.
+    temporary = path.parent / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-{path.name}"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise explained(error, path) from error
+    try:
+        yield temporary
+        temporary.replace(path)
+    except OSError as error:
+        if error.filename in (None, str(temporary), temporary):
+            raise explained(error, path) from error
+        raise  # another file's error: what is written is read from somewhere
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def remove(path: Path) -> None:
+    """Delete a file if it is there."""
+    try:
+        if path.exists():  # asked first: a read-only disk refuses to delete even what is not there
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise explained(error, path) from error
+
+
+def _written_beside(path: Path, data: bytes, *, durable: bool = True) -> Path:
+    """Write `data` to a temporary file in the folder of `path`, flushed to the disk if it must last."""
+    temporary = path.parent / f"{TEMPORARY_PREFIX}{path.name}-{uuid.uuid4().hex}"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("xb") as file:
+            file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise explained(error, path) from error
+    return temporary
+
+
+def _named_once(temporary: Path, path: Path, *, durable: bool) -> bool:
+    """Give a finished file its name unless the name is taken; return whether it got it."""
+    try:
+        # A hard link is the one call that names a whole file and fails if the name is taken, on NFS too.
+        path.hardlink_to(temporary)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_HARD_LINKS:
+            raise
+        if path.exists():
+            return False
+        temporary.replace(path)
+    if durable:
+        _flush_folder(path.parent)
+    return True
+
+
+def _flush_folder(folder: Path) -> None:
+    """Ask the disk to keep a new name; some network file systems cannot, and then the name is theirs to keep."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def explained(error: OSError, path: Path) -> StoreError:
+    """Return the error as a sentence that says what is wrong with the place and what to do."""
+    if error.errno in _FULL:
+        return StoreError(
+            f"no space left to write {path}: free some or write elsewhere; nothing was overwritten, "
+            "and a rerun does only what is missing"
+        )
+    if error.errno in _READ_ONLY:
+        return StoreError(
+            f"{path} cannot be written: {error.strerror}; give write access or write elsewhere "
+            "(reading, checking and merging from a store here still work)"
+        )
+    return StoreError(f"writing {path} failed: {error}")

@@ -1,0 +1,212 @@
+"""The record of one run: one line of JSON that carries its own checksum.
+
+    {"key":"0123456789abcdef","checksum":"...",
+     "run":{"created":...,"environment":...,"metrics":...,"spec":...,"status":...,"wall_s":...},
+     "detail":{"curves":...,"tables":...}}
+
+The checksum covers the key and all bytes after it as they stand, so that a number edited by hand is found without
+parsing; and the short part comes first, so that a table of ten thousand runs need not parse their curves. JSON has no
+NaN: such numbers are written as strings.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gence.lab.spec import RunSpec, SpecError, canonical_json
+from gence.lab.store.files import StoreError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+STATUSES = ("done", "diverged")
+"""How a finished run ended. A diverged run is a result too: it is recorded, not repeated."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """What training returns for one run.
+
+    Attributes:
+        status: "done" or "diverged" (the loss became infinite or NaN; the metrics are those of that model).
+        metrics: flat names to numbers: "accuracy", "nll", "ece", "ood/svhn/auroc_entropy", "offset/accuracy".
+        curves: one number an epoch: "epoch", "train_loss", "train_accuracy", "lr", "marginal_kl".
+        tables: JSON-ready small tables: "reliability", "marginal", "prior", "confusion", "per_class_accuracy".
+        predictions: compact arrays: "label" and "predicted" uint16, "confidence" float16, "index".
+        wall_s: seconds this run took (its share of the cohort's).
+        data: SHA-256 of the images it was made from: "train", "test", "ood/NAME"; empty where they are not known.
+    """
+
+    status: str = "done"
+    metrics: dict[str, float]
+    curves: dict[str, list[float]] = field(default_factory=dict)
+    tables: dict[str, Any] = field(default_factory=dict)
+    predictions: dict[str, np.ndarray] | None = None
+    wall_s: float = 0.0
+    data: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.status not in STATUSES:
+            raise ValueError(f"RunResult.status is {self.status!r}; expected one of {', '.join(STATUSES)}")
+
+
+FORMAT_VERSION = 1
+"""Rises when a record's body changes its meaning."""
+
+KEY_FORM = re.compile(r"[0-9a-f]{16}")
+_HEAD = re.compile(rb'\{"key":"([0-9a-f]{16})","checksum":"([0-9a-f]{64})","run":')
+_TAIL = b"}}"
+_DECODER = json.JSONDecoder()
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+@dataclass(frozen=True)
+class Record:
+    """A run that was done: its spec, what came out, and where it was made.
+
+    Attributes:
+        key: the spec's key.
+        spec: the run.
+        result: status, metrics, curves and tables; predictions stay in the store until they are asked for.
+        environment: versions, commit and device, and under "data" the checksums of the images.
+        created: when the record was written, ISO 8601 in UTC.
+        predictions: SHA-256 of the predictions file, or None where none was kept.
+    """
+
+    key: str
+    spec: RunSpec
+    result: RunResult
+    environment: dict[str, Any]
+    created: str
+    predictions: str | None
+
+
+def encode(spec: RunSpec, result: RunResult, environment: Mapping[str, Any], predictions: str | None) -> bytes:
+    """Return the line that records a run, without the newline."""
+    run = {
+        "format": FORMAT_VERSION,
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "spec": spec.to_dict(),
+        "status": result.status,
+        "metrics": {name: float(value) for name, value in result.metrics.items()},
+        "wall_s": float(result.wall_s),
+        "environment": {**environment, **({"data": dict(result.data)} if result.data else {})},
+        "predictions": predictions,
+    }
+    detail = {"curves": {name: list(values) for name, values in result.curves.items()}, "tables": result.tables}
+    text = f'{canonical_json(_plain(run))},"detail":{canonical_json(_plain(detail))}'.encode()
+    return b'{"key":"%b","checksum":"%b","run":%b}' % (spec.key.encode(), _digest(spec.key, text), text)
+
+
+def verified_run(line: bytes, where: str) -> tuple[str, dict[str, Any]]:
+    """Return the key and the short part of a record (no curves, no tables); raise `StoreError` if it was changed."""
+    key, run, _ = _verified(line, where)
+    return key, run
+
+
+def decode(line: bytes, where: str) -> Record:
+    """Read a record's line; raise `StoreError` if it was changed, is foreign, or its spec is of a newer version."""
+    key, run, rest = _verified(line, where)
+    detail = _restored(json.loads(rest))
+    result = RunResult(
+        status=run["status"],
+        metrics=_restored(run["metrics"]),
+        curves=detail["curves"],
+        tables=detail["tables"],
+        wall_s=run["wall_s"],
+        data=run["environment"].get("data", {}),
+    )
+    return Record(
+        key=key,
+        spec=verified_spec(key, run, where),
+        result=result,
+        environment=run["environment"],
+        created=run["created"],
+        predictions=run["predictions"],
+    )
+
+
+def verified_spec(key: str, run: Mapping[str, Any], where: str) -> RunSpec:
+    """Return the spec of a record; raise `StoreError` if it is of a newer version or belongs to another key."""
+    try:
+        spec = RunSpec.from_dict(run["spec"])
+    except SpecError as error:
+        raise StoreError(f"{where}: {error}") from error
+    if spec.key != key:
+        raise StoreError(
+            f"{where} is named {key}, but its spec has the key {spec.key}; remove it to have the run redone"
+        )
+    return spec
+
+
+def key_of_line(line: bytes) -> str | None:
+    """Return the key at the beginning of a record's line without reading the rest."""
+    match = _HEAD.match(line)
+    return match[1].decode() if match else None
+
+
+def outcome_of(line: bytes, where: str) -> tuple[str, str]:
+    """Return what came out of a run as one canonical string, and when it was recorded: two machines may agree."""
+    _, run, detail = _verified(line, where)
+    return canonical_json([run["status"], run["metrics"], detail]), run["created"]
+
+
+def restored_number(value: Any) -> Any:
+    """Return a number as it was before it was written: a string stands for NaN or an infinity."""
+    return _NOT_FINITE.get(value, value) if isinstance(value, str) else value
+
+
+def _verified(line: bytes, where: str) -> tuple[str, dict[str, Any], str]:
+    """Return key, short part and the text of the detail of a record that is as it was written."""
+    line = line.rstrip(b"\n")
+    match = _HEAD.match(line)
+    if match is None or not line.endswith(_TAIL):
+        raise StoreError(f"{where} is not a record: it was cut short or reformatted; remove it to have the run redone")
+    key = match[1].decode()
+    if _digest(key, line[match.end() : -1]) != match[2]:
+        raise StoreError(
+            f"{where} was changed after it was written (its checksum does not match); restore it, or remove it to have "
+            "the run redone"
+        )
+    text = line.decode()
+    run, end = _DECODER.raw_decode(text, match.end())
+    if run["format"] > FORMAT_VERSION:
+        raise StoreError(
+            f"{where} was written by a newer version (record format {run['format']}, this one reads up to "
+            f"{FORMAT_VERSION}): update gence to read it"
+        )
+    return key, run, text[end + len(',"detail":') : -1]
+
+
+def _digest(key: str, body: bytes) -> bytes:
+    return hashlib.sha256(key.encode() + body).hexdigest().encode()
+
+
+def _plain(value: Any) -> Any:
+    """Return nested values JSON can hold: arrays and NumPy scalars as lists and numbers, NaN as a string."""
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return float(value)
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    return value
+
+
+def _restored(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _restored(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_restored(item) for item in value]
+    return restored_number(value)

@@ -1,0 +1,297 @@
+"""The store: a folder in which each run is one record named by its key.
+
+    records/ab/abcdef0123456789.json   one run
+    records.jsonl                      many runs packed into one file (`Store.pack`), as a repository keeps them
+    predictions/ab/abcdef0123456789.npz  compact predictions, where they were kept
+    failures/, claims/                 what went wrong, and who is doing what now
+    cache/                             made from the records, can be deleted at any time
+
+Records are written once, whole, and never changed, so any number of processes on any number of machines may write and
+read at the same time, and stores made on different days combine (`Store.merge`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gence.lab.spec import RunSpec
+from gence.lab.store import files, record
+from gence.lab.store.check import CheckReport, MergeReport, leftovers
+from gence.lab.store.environment import environment_record
+from gence.lab.store.files import StoreError
+from gence.lab.store.pack import Pack
+from gence.lab.store.predictions import Predictions
+from gence.lab.store.record import Record, RunResult
+from gence.lab.store.rows import cached_rows
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+__all__ = ["CheckReport", "MergeReport", "Store", "StoreError"]
+
+
+class Store:
+    """A folder of records.
+
+    Args:
+        path: the folder; it is made when the first record is written.
+        must_exist: raise `StoreError` if there is no such folder (for commands that only read).
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, must_exist: bool = False) -> None:
+        self.root = Path(path)
+        self._pack = Pack(self.root / "records.jsonl")
+        self._predictions = Predictions(self.root / "predictions")
+        if in_the_way := [place for place in (self.root, *self.root.parents) if place.is_file()]:
+            raise StoreError(f"the store {self.root} cannot be: {in_the_way[0]} is a file; a store is a folder")
+        if must_exist and not self.root.is_dir():
+            raise StoreError(f"there is no store at {self.root}; check the path, or make one with `gence run`")
+
+    def __repr__(self) -> str:
+        return f"Store({str(self.root)!r})"
+
+    def write(self, spec: RunSpec, result: RunResult, environment: Mapping[str, Any] | None = None) -> bool:
+        """Record a run; return False, and change nothing, if its record is there already."""
+        if self.has(spec.key):
+            return False
+        # Before the record: whoever sees the record finds its predictions. Another's without a record may go.
+        checksum = self._predictions.put(spec.key, result.predictions)
+        line = record.encode(spec, result, environment_record() if environment is None else environment, checksum)
+        return files.create_file(self._record_path(spec.key), line + b"\n")
+
+    def ensure_writable(self) -> None:
+        """Raise `StoreError` now, rather than after hours of training, if nothing can be written here."""
+        probe = self.root / "cache" / f"probe-{os.getpid()}"
+        files.replace_file(probe, b"x" * 4096)
+        probe.unlink(missing_ok=True)
+
+    def has(self, key: str) -> bool:
+        """Return whether the run with this key is recorded."""
+        return self._record_path(key).exists() or key in self._pack
+
+    def keys(self) -> set[str]:
+        """Return the keys of all recorded runs, from names alone: no record is opened."""
+        # Loose files before the pack: a record on its way into the pack is then seen at least once.
+        return {key for key, _ in self.loose_files()} | set(self._pack)
+
+    def missing(self, specs: Iterable[RunSpec]) -> list[RunSpec]:
+        """Return the specs that are not recorded, each once, in the order given."""
+        present = self.keys()
+        wanted = {spec.key: spec for spec in specs}
+        return [spec for key, spec in wanted.items() if key not in present]
+
+    def read(self, key: str) -> Record:
+        """Return one record; raise `StoreError` if it is absent, was edited, or is of a newer version."""
+        return record.decode(self.line(key), self._where(key))
+
+    def records(self, keys: Iterable[str] | None = None) -> Iterator[Record]:
+        """Yield the records with these keys (all of them by default), in the order of their keys."""
+        for key in sorted(self.keys() if keys is None else keys):
+            yield self.read(key)
+
+    def line(self, key: str) -> bytes:
+        """Return a record as it is stored, without the newline."""
+        try:
+            line = self._record_path(key).read_bytes().rstrip(b"\n")
+        except FileNotFoundError:
+            packed = self._pack.line(key)
+        else:
+            if record.key_of_line(line) not in (key, None):
+                raise StoreError(f"{self._where(key)} holds the record of another run; remove it to have this one done")
+            return line
+        if packed is None:
+            raise StoreError(f"the store {self.root} has no record {key}")
+        return packed
+
+    def unreadable(self, keys: Iterable[str]) -> dict[str, str]:
+        """Return what is wrong with those of these records that are here and are not as they were written.
+
+        Such a record is neither used nor replaced.
+        """
+        found: dict[str, str] = {}
+        for key in sorted(self.keys().intersection(keys)):
+            try:
+                record.verified_run(self.line(key), self._where(key))
+            except StoreError as error:
+                found[key] = str(error)
+        return found
+
+    def predictions(self, key: str) -> dict[str, np.ndarray] | None:
+        """Return the compact predictions of a run, or None where none were kept; those of another run are an error."""
+        if not self._predictions.exist(key):
+            return None
+        _, run = record.verified_run(self.line(key), self._where(key))
+        return self._predictions.read(key, run["predictions"])
+
+    def frame(self) -> pd.DataFrame:
+        """Return one row a record: the spec's fields, status, device, commit and every metric.
+
+        Nested fields have dotted columns ("recipe.lr", "subset.n", "loss.anchor"); "loss" is the string form, "recipe"
+        the recipe's name, or "custom-" and a hash. Metrics stand under their own names.
+        """
+        import pandas as pd
+
+        rows = sorted(cached_rows(self), key=lambda row: str(row["key"]))
+        return pd.DataFrame(rows) if rows else pd.DataFrame(columns=["key", "status"])
+
+    def export_parquet(self, path: str | os.PathLike[str]) -> int:
+        """Write `frame()` to a Parquet file; return the number of rows."""
+        frame = self.frame()
+        with files.writing_file(Path(path)) as part:
+            frame.to_parquet(part, index=False)
+        return len(frame)
+
+    def export_csv(self, path: str | os.PathLike[str]) -> int:
+        """Write `frame()` to a CSV file; return the number of rows."""
+        frame = self.frame()
+        with files.writing_file(Path(path)) as part:
+            frame.to_csv(part, index=False)
+        return len(frame)
+
+    def merge(self, other: Store) -> MergeReport:
+        """Take over the records (and predictions) of another store; of two that differ the older is kept.
+
+        Of two that agree, the one whose predictions were kept.
+        """
+        added, same, conflicts, damaged = [], [], [], other.strange_lines()
+        mine = self.keys()
+        for key in sorted(other.keys()):
+            try:
+                theirs = other.line(key)
+                outcome, created = record.outcome_of(theirs, other._where(key))
+                # One of ours that is damaged stays as it is: what is left of a record is never replaced.
+                own = record.outcome_of(self.line(key), self._where(key)) if key in mine else None
+            except StoreError as error:
+                damaged.append(str(error))
+                continue
+            if own is None:
+                self._take(key, theirs, other)
+                added.append(key)
+                continue
+            own_outcome, own_created = own
+            if outcome == own_outcome:
+                if other._predictions.exist(key) and not self._predictions.exist(key):
+                    self._take_predictions(key, theirs, other)
+                same.append(key)
+                continue
+            conflicts.append(key)
+            if (created, theirs) < (own_created, self.line(key)):
+                self._take(key, theirs, other)
+        return MergeReport(tuple(added), tuple(same), tuple(conflicts), tuple(damaged))
+
+    def pack(self) -> int:
+        """Move all loose records into `records.jsonl`; return how many the file now holds.
+
+        Predictions stay where they are. Others may read and write meanwhile.
+        """
+        with self._pack.locked():
+            loose = dict(self.loose_files())
+            lines = {key: self.line(key) for key in sorted({*loose, *self._pack})}
+            for key, line in lines.items():
+                record.verified_run(line, self._where(key))
+                self._ensure_one(key, line)
+            self._pack.write(lines)
+            for path in loose.values():
+                path.unlink(missing_ok=True)
+        return len(lines)
+
+    def check(self, *, remove_leftovers: bool = False) -> CheckReport:
+        """Read everything; return what is not as it was written. Nothing is changed, but leftovers if asked."""
+        problems: list[str] = []
+        sound = 0
+        loose = dict(self.loose_files())
+        for key in sorted({*loose, *self._pack}):
+            try:
+                where = self._where(key)
+                line = self.line(key)
+                _, run = record.verified_run(line, where)
+                record.verified_spec(key, run, where)
+                self._ensure_one(key, line)
+                self._predictions.check(key, run["predictions"])
+                sound += 1
+            except StoreError as error:
+                problems.append(str(error))
+        problems += [f"{path} is not where and named as a record is" for path in self._strangers()]
+        problems += [*self._pack.strangers(), *self._pack.conflicts()]
+        unused = tuple(leftovers(self.root, {*loose, *self._pack}))
+        if remove_leftovers:
+            for path in unused:
+                path.unlink(missing_ok=True)
+        return CheckReport(sound=sound, problems=tuple(problems), notes=tuple(self._pack.repeated()), leftovers=unused)
+
+    def strange_lines(self) -> list[str]:
+        """Return a sentence for each line of the pack that is no record, and so is not counted anywhere."""
+        return self._pack.strangers()
+
+    @property
+    def pack_path(self) -> Path:
+        """The file of packed records."""
+        return self._pack.path
+
+    def packed_lines(self) -> Iterator[tuple[str, bytes]]:
+        """Yield the keys and lines of the packed records, in one pass over the file."""
+        return self._pack.lines()
+
+    def _record_path(self, key: str) -> Path:
+        return self.root / "records" / key[:2] / f"{key}.json"
+
+    def _where(self, key: str) -> str:
+        path = self._record_path(key)
+        return str(path) if path.exists() else f"{self.pack_path} (record {key})"
+
+    def _ensure_one(self, key: str, line: bytes) -> None:
+        """Raise `StoreError` if the pack has another record of a run than the one that is read."""
+        if self._pack.line(key) not in (None, line):
+            raise StoreError(
+                f"{self._where(key)} and {self.pack_path} hold different records of the run {key}, of which the first "
+                "is read; remove one of them"
+            )
+
+    def loose_files(self) -> Iterator[tuple[str, Path]]:
+        """Yield the keys and files of the records that are not packed."""
+        for path in self._record_files():
+            named = path.suffix == ".json" and record.KEY_FORM.fullmatch(path.stem)
+            if named and path.parent.name == path.stem[:2]:
+                yield path.stem, path
+
+    def _strangers(self) -> list[Path]:
+        known = {path for _, path in self.loose_files()}
+        others = (path for path in self._record_files() if path not in known)
+        return sorted(path for path in others if not path.name.startswith(files.TEMPORARY_PREFIX))
+
+    def _record_files(self) -> Iterator[Path]:
+        try:
+            folders = [entry.path for entry in os.scandir(self.root / "records") if entry.is_dir()]
+        except FileNotFoundError:
+            return
+        for folder in folders:
+            with os.scandir(folder) as entries:
+                yield from (Path(entry.path) for entry in entries)
+
+    def _take(self, key: str, line: bytes, other: Store) -> None:
+        """Store another store's record as it is, in place of this store's own where it has one."""
+        packed = key in self._pack
+        if packed:
+            self._pack.ensure_only_records()  # before anything is changed
+        self._predictions.take(key, other._predictions)
+        if packed:
+            with self._pack.locked():
+                self._pack.write({**{own: self.line(own) for own in self._pack}, key: line})
+            self._record_path(key).unlink(missing_ok=True)
+        else:
+            files.replace_file(self._record_path(key), line + b"\n")
+
+    def _take_predictions(self, key: str, line: bytes, other: Store) -> None:
+        """Have the predictions of another store's record that agrees with this store's own."""
+        own, theirs = (
+            record.verified_run(one, where)[1]["predictions"]
+            for one, where in ((self.line(key), self._where(key)), (line, other._where(key)))
+        )
+        if own == theirs:
+            self._predictions.take(key, other._predictions)
+        else:
+            self._take(key, line, other)  # the record has the predictions' checksum, so they come with theirs

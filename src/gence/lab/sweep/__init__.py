@@ -1,0 +1,16 @@
+"""Many runs: a grid or a search becomes a queue of cohorts, done by an engine, resumed where it stopped."""
+
+from typing import TYPE_CHECKING
+
+from gence._front_door import front_door
+
+if TYPE_CHECKING:
+    from gence.lab.sweep.engines import create_engine
+    from gence.lab.sweep.preflight import check_ready, check_tunable
+    from gence.lab.sweep.run import RunReport, check_time_limit, run_grid
+    from gence.lab.sweep.search import DECIDED
+    from gence.lab.sweep.study import TunedLoss, TuneSettings
+    from gence.lab.sweep.trainers import CohortTrainer, LoggedTrainer
+    from gence.lab.sweep.tuning import TuneReport, tune, tuned_grid
+
+__getattr__, __dir__, __all__ = front_door(__name__)

@@ -1,0 +1,126 @@
+"""The plan of a grid: which cohorts are still to be done, and what became of the others."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable
+
+from gence.lab.spec import RunSpec
+from gence.lab.sweep.claims import Failures
+from gence.lab.sweep.worker import Outcome, Task
+
+_CRASHES_BEFORE_ALONE = 2
+_CRASHES_BEFORE_GIVING_UP = 4
+_FINISHED_TOLD = 16  # a cohort or two: enough to say how long a run takes
+
+
+class Plan:
+    """The runs to do, handed out as cohorts; engines `take` tasks and `settle` them.
+
+    Args:
+        specs: the runs that are missing.
+        cohort_size: the most runs to train side by side.
+        max_attempts: how often a run may fail before it is left alone.
+        failures: the store's record of failed attempts.
+        peers: for each `cohort_key` the keys of all runs of the grid that have it.
+    """
+
+    def __init__(
+        self,
+        specs: Iterable[RunSpec],
+        *,
+        cohort_size: int,
+        max_attempts: int,
+        failures: Failures,
+        peers: dict[str, tuple[str, ...]],
+    ) -> None:
+        self._waiting: defaultdict[str, deque[RunSpec]] = defaultdict(deque)
+        self._limit: defaultdict[str, int] = defaultdict(lambda: cohort_size)
+        self._alone: deque[RunSpec] = deque()
+        self._crashes: Counter[str] = Counter()
+        self._max_attempts = max_attempts
+        self._failures = failures
+        self._peers = peers
+        self._finished: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=_FINISHED_TOLD))
+        self.specs = {spec.key: spec for spec in specs}
+        self.done: list[str] = []
+        self.already: list[str] = []
+        self.failed: dict[str, str] = {}
+        self.held: list[str] = []
+        self.no_time = False
+        for spec in self.specs.values():
+            self._waiting[spec.cohort_key].append(spec)
+
+    @property
+    def settled(self) -> int:
+        """How many runs need no more work, whatever became of them."""
+        return len(self.done) + len(self.already) + len(self.failed)
+
+    def left(self) -> list[RunSpec]:
+        """Return the runs that have no record and have not failed for good."""
+        over = {*self.done, *self.already, *self.failed}
+        return [spec for key, spec in self.specs.items() if key not in over]
+
+    def take(self) -> Task | None:
+        """Return the next cohort to do, or None when all are handed out."""
+        for cohort_key, waiting in self._waiting.items():
+            if waiting:
+                size = min(self._limit[cohort_key], len(waiting))
+                return self._task([waiting.popleft() for _ in range(size)])
+        # Runs that failed before come last, so that they cannot hold up the others.
+        return self._task([self._alone.popleft()]) if self._alone else None
+
+    def settle(self, task: Task, outcome: Outcome) -> None:
+        """Take note of what became of a task; runs that may be tried again go back into the plan."""
+        self.done += outcome.done
+        self.already += outcome.already
+        self.held += outcome.held
+        cohort_key = task.specs[0].cohort_key
+        self._finished[cohort_key] += outcome.done
+        if outcome.largest is not None:
+            self._limit[cohort_key] = min(self._limit[cohort_key], outcome.largest)
+        if outcome.no_time:
+            self.no_time = True
+            if outcome.done:
+                # They say better than older records whether the others fit: ask again.
+                self._waiting[cohort_key].extendleft(self.specs[key] for key in reversed(outcome.unfinished))
+            else:
+                # Runs of this kind take longer than what is left; a shorter kind may still fit.
+                self._waiting[cohort_key].clear()
+        for key, error in outcome.failed.items():
+            if len(self._failures.attempts(key)) < self._max_attempts:
+                self._alone.append(self.specs[key])
+            else:
+                self.failed[key] = error
+
+    def lose(self, task: Task, reason: str) -> None:
+        """Take note that the process doing a task died; its runs go back into the plan, for a limited number of times.
+
+        A machine taken away is no fault of the run, so this is not an attempt; but a run whose process dies each time
+        must end somewhere.
+        """
+        for spec in task.specs:
+            self._crashes[spec.key] += 1
+            if self._crashes[spec.key] >= _CRASHES_BEFORE_GIVING_UP and len(task.specs) == 1:
+                self._failures.add(spec, reason)
+                self.failed[spec.key] = reason
+            elif self._crashes[spec.key] >= _CRASHES_BEFORE_ALONE:
+                self._alone.append(spec)
+            else:
+                self._waiting[spec.cohort_key].append(spec)
+
+    def resume(self, keys: Iterable[str]) -> None:
+        """Put runs that were held by others back into the plan."""
+        for key in keys:
+            self.held.remove(key)
+            self._waiting[self.specs[key].cohort_key].append(self.specs[key])
+
+    def found(self, keys: Iterable[str]) -> None:
+        """Take note that others have recorded runs they held."""
+        for key in keys:
+            self.held.remove(key)
+            self.already.append(key)
+
+    def _task(self, specs: list[RunSpec]) -> Task:
+        cohort_key = specs[0].cohort_key
+        return Task(specs=tuple(specs), peers=self._peers[cohort_key], finished=tuple(self._finished[cohort_key]))

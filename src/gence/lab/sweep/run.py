@@ -1,0 +1,306 @@
+"""Running a grid: do what is missing, skip what is done, stop cleanly, say what is left."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import threading
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from gence.lab.spec import RunSpec
+from gence.lab.store import Store, check_recorded_data
+from gence.lab.sweep.claims import STALE_AFTER_S, Claims, Failures
+from gence.lab.sweep.engines import Capacity, Control, Engine, create_engine
+from gence.lab.sweep.queue import Plan
+from gence.lab.sweep.worker import DEFAULT_TRAINER, Task, Trainer, WorkOptions
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def console_or_stderr(console: Console | None) -> Console:
+    """Return the console, or one that writes to standard error."""
+    if console is not None:
+        return console
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+@contextlib.contextmanager
+def grid_bar(console: Console, plan: Plan) -> Iterator[Callable[[Task, float], None]]:
+    """Draw one bar for the whole grid; yield the function that moves it."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("runs"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    running: dict[int, float] = {}
+    # Cohorts take minutes; a speed over the last half minute would forget them.
+    with Progress(*columns, console=console, speed_estimate_period=3600) as progress:
+        bar = progress.add_task("runs", total=len(plan.specs))
+
+        def tell(task: Task, fraction: float) -> None:
+            if fraction < 1:
+                running[id(task)] = fraction * len(task.specs)
+            else:
+                running.pop(id(task), None)
+            progress.update(bar, completed=plan.settled + sum(running.values()))
+
+        yield tell
+
+
+_COHORT_ON_GPU = 8
+_COHORT_ON_CPU = 1  # side by side gains nothing there, and a small cohort loses little when it is cut off
+_POLL_HELD_S = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunReport:
+    """What `run_grid` did.
+
+    Attributes:
+        done: keys recorded by this call.
+        skipped: keys that were recorded before, or by another driver meanwhile.
+        failed: keys that failed too often, with the last error.
+        unreadable: keys whose records are there and cannot be read, and what is wrong with each. They are not done
+            again: what is left of a record is never replaced.
+        left: runs still to do.
+        stopped: why it ended early ("time limit", "interrupted"), or None.
+        wall_s: seconds it took.
+    """
+
+    done: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
+    failed: dict[str, str] = field(default_factory=dict)
+    unreadable: dict[str, str] = field(default_factory=dict)
+    left: tuple[RunSpec, ...] = ()
+    stopped: str | None = None
+    wall_s: float = 0.0
+
+    @property
+    def complete(self) -> bool:
+        """Whether every run of the grid has a record that can be read."""
+        return not self.left and not self.failed and not self.unreadable
+
+    def summary(self) -> str:
+        """Return what was done and what is left, in a sentence."""
+        parts = [f"{len(self.done)} done in {self.wall_s:.0f} s", f"{len(self.skipped)} were there"]
+        if self.failed:
+            parts.append(f"{len(self.failed)} failed (see failures/ in the store)")
+        if self.unreadable:
+            parts.append(f"{len(self.unreadable)} cannot be read (gence store check)")
+        parts.append(f"{len(self.left)} left" if self.left else "none left")
+        if self.stopped:
+            by = "Ctrl-C" if self.stopped == "interrupted" else self.stopped
+            parts[-1] += f": stopped by {by}; run it again to go on"
+        return ", ".join(parts)
+
+
+def check_time_limit(seconds: float | None) -> None:
+    """Raise `ValueError` for a limit in which nothing can be done."""
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise ValueError(f"time_limit is {seconds}; expected a positive number of seconds")
+
+
+def run_grid(
+    specs: Iterable[RunSpec],
+    store: Store | str | os.PathLike[str],
+    *,
+    engine: str | Engine = "local",
+    time_limit: float | None = None,
+    max_attempts: int = 2,
+    cohort_size: int | str = "auto",
+    console: Console | None = None,
+    trainer: Trainer | str = DEFAULT_TRAINER,
+    device: str = "auto",
+    keep_predictions: bool = True,
+    cache_dir: Path | None = None,
+    retry_failed: bool = False,
+    stale_after_s: float = STALE_AFTER_S,
+) -> RunReport:
+    """Do the runs of a grid that the store does not have.
+
+    Runs another driver is doing are waited for, and taken over if that driver dies. Call it in the main thread to have
+    Ctrl-C and SIGTERM stop it cleanly (a second Ctrl-C stops it at once).
+
+    Args:
+        specs: the runs.
+        store: where the records are, or the folder's path.
+        engine: "local", "gpus", "ray", or an engine made by `create_engine`.
+        time_limit: seconds after which it stops, once its epoch is done; a run that would not finish, by the records
+            of its like, is not begun, unless no limit of this length would do: then it is begun, and goes on from its
+            checkpoint.
+        max_attempts: how often a run may fail, over all calls, before it is left alone.
+        cohort_size: the most runs to train side by side; "auto" is up to 8 on a GPU and 1 on a CPU.
+        console: where the progress bar is drawn; None is standard error.
+        trainer: the function that trains a cohort, or its import path.
+        device: "auto", "cpu", "cuda" or "cuda:1".
+        keep_predictions: whether compact predictions are stored.
+        cache_dir: where data sets are cached.
+        retry_failed: forget earlier failures and try again.
+        stale_after_s: age at which another machine's claim may be taken over.
+
+    Raises:
+        DataError: if a run of the grid was recorded from other images than those at hand.
+        StoreError: if the store cannot be written.
+        ValueError: if an option makes no sense, or names a device that is not here.
+    """
+    started = time.monotonic()
+    store = store if isinstance(store, Store) else Store(store)
+    engine = create_engine(engine) if isinstance(engine, str) else engine
+    check_time_limit(time_limit)
+    if max_attempts < 1:
+        raise ValueError(f"max_attempts is {max_attempts}; expected at least 1")
+    capacity = engine.capacity(device)  # before anything is counted as failed: a device that is not here is an error
+    store.ensure_writable()
+    wanted = list({spec.key: spec for spec in specs}.values())
+    missing = store.missing(wanted)
+    unreadable = store.unreadable(spec.key for spec in wanted)
+    console = console_or_stderr(console)
+    for problem in unreadable.values():
+        console.print(f"Warning: {problem}", highlight=False, markup=False, soft_wrap=True)
+    check_recorded_data((spec for spec in wanted if spec.key not in unreadable), store, cache_dir)
+    failures = Failures(store.root)
+    gone = {} if retry_failed else _given_up(missing, failures, max_attempts)
+    if retry_failed:
+        for spec in missing:
+            failures.forget(spec.key)
+    plan = Plan(
+        (spec for spec in missing if spec.key not in gone),
+        cohort_size=_cohort_size(cohort_size, capacity, len(missing)),
+        max_attempts=max_attempts,
+        failures=failures,
+        peers=_peers(wanted),
+    )
+    options = WorkOptions(
+        store=store.root,
+        trainer=trainer,
+        device=device,
+        deadline=None if time_limit is None else time.time() + time_limit,
+        time_limit=time_limit,
+        keep_predictions=keep_predictions,
+        cache_dir=cache_dir,
+        stop_file=store.root / "claims" / f"stop-{uuid.uuid4().hex}",
+        stale_after_s=stale_after_s,
+    )
+    with _StopSignals() as signals, grid_bar(console, plan) as tell, _without_leftover(options.stop_file):
+        control = Control(should_stop=lambda: bool(signals.asked) or _late(options), progress=tell)
+        engine.execute(plan, options, control)
+        while plan.held and not control.should_stop():
+            _wait_for_others(plan, store, options, control)
+            engine.execute(plan, options, control)
+    left = tuple(plan.left())
+    not_there = {*unreadable, *(spec.key for spec in missing)}
+    report = RunReport(
+        done=tuple(plan.done),
+        skipped=(*(spec.key for spec in wanted if spec.key not in not_there), *plan.already),
+        failed={**gone, **plan.failed},
+        unreadable=unreadable,
+        left=left,
+        stopped=_reason(signals, plan, options) if left else None,
+        wall_s=time.monotonic() - started,
+    )
+    console.print(report.summary(), highlight=False)
+    return report
+
+
+def _cohort_size(cohort_size: int | str, capacity: Capacity, runs: int) -> int:
+    if cohort_size == "auto":
+        # Every GPU should have something to do before one has more than a little.
+        share = -(-runs // capacity.cohorts)
+        return max(min(_COHORT_ON_GPU, share), 1) if capacity.on_gpu else _COHORT_ON_CPU
+    if not isinstance(cohort_size, int) or cohort_size < 1:
+        raise ValueError(f'cohort_size is {cohort_size!r}; expected "auto" or a whole number from 1')
+    return cohort_size
+
+
+def _given_up(missing: Sequence[RunSpec], failures: Failures, max_attempts: int) -> dict[str, str]:
+    """Return the runs that failed too often before, with their last error."""
+    counts = failures.counts()
+    keys = [spec.key for spec in missing if counts.get(spec.key, 0) >= max_attempts]
+    return {key: str(failures.attempts(key)[-1]["error"]) for key in keys}
+
+
+def _peers(specs: Sequence[RunSpec]) -> dict[str, tuple[str, ...]]:
+    peers: defaultdict[str, list[str]] = defaultdict(list)
+    for spec in specs:
+        peers[spec.cohort_key].append(spec.key)
+    return {cohort_key: tuple(keys) for cohort_key, keys in peers.items()}
+
+
+def _late(options: WorkOptions) -> bool:
+    return options.deadline is not None and time.time() >= options.deadline
+
+
+def _reason(signals: _StopSignals, plan: Plan, options: WorkOptions) -> str | None:
+    if signals.asked:
+        return "interrupted" if signals.asked == signal.SIGINT else "SIGTERM"
+    return "time limit" if plan.no_time or _late(options) else None
+
+
+def _wait_for_others(plan: Plan, store: Store, options: WorkOptions, control: Control) -> None:
+    """Wait until a run that others hold is recorded, or is theirs no more."""
+    claims = Claims(store.root, stale_after_s=options.stale_after_s)
+    while not control.should_stop():
+        # Claims are asked before records: a holder writes its record before it lets go.
+        free = [key for key in plan.held if not claims.held_elsewhere(key)]
+        recorded = [key for key in plan.held if store.has(key)]
+        plan.found(recorded)
+        plan.resume(key for key in free if key not in recorded)
+        if free or not plan.held:
+            return
+        time.sleep(_POLL_HELD_S)
+
+
+class _StopSignals:
+    """Turns the first Ctrl-C or SIGTERM into a wish; the second Ctrl-C is what it always was."""
+
+    def __init__(self) -> None:
+        self.asked: int = 0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> _StopSignals:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        if self.asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.asked = number
+
+
+@contextlib.contextmanager
+def _without_leftover(stop_file: Path | None) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        if stop_file is not None:
+            stop_file.unlink(missing_ok=True)

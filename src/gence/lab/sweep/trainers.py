@@ -1,0 +1,77 @@
+"""The trainer of long grids: what cohorts share is loaded once a process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gence.lab.spec import RunSpec
+from gence.lab.store import RunResult
+from gence.lab.sweep.worker import DEFAULT_TRAINER, Trainer, load_trainer
+from gence.lab.train import TensorBoardLog
+
+if TYPE_CHECKING:
+    from gence.lab.spec import RunSpec
+    from gence.lab.store import RunResult
+    from gence.lab.train import ProblemLoader
+
+
+class CohortTrainer:
+    """Trains cohorts as `train_cohort` does, with data sets kept on the device from one cohort to the next.
+
+    It travels to other processes, and loads there what is needed there.
+
+    Args:
+        compile: whether networks are compiled (GPU only).
+    """
+
+    def __init__(self, compile: bool = False) -> None:
+        self.compile = compile
+        self._loaders: dict[tuple[str, Path | None], ProblemLoader] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"compile": self.compile, "_loaders": {}}
+
+    def __call__(
+        self, specs: Sequence[RunSpec], *, device: str = "auto", cache_dir: Path | None = None, **options: Any
+    ) -> list[RunResult | None]:
+        """Train a cohort; see `gence.lab.train.cohort.train_cohort`."""
+        from gence.lab.train import ProblemLoader, resolve_device, train_cohort
+
+        place = (str(resolve_device(device)), cache_dir)
+        if place not in self._loaders:
+            self._loaders[place] = ProblemLoader(resolve_device(device), cache_dir)
+        return train_cohort(specs, device=device, compile=self.compile, loader=self._loaders[place], **options)
+
+
+@dataclass(frozen=True)
+class LoggedTrainer:
+    """A trainer that also writes each run's curves; it travels to worker processes as it is.
+
+    Attributes:
+        folder: where TensorBoard looks; each run gets a folder of its own.
+        trainer: the trainer that does the work, or its import path.
+    """
+
+    folder: Path
+    trainer: Trainer | str = DEFAULT_TRAINER
+
+    def __call__(
+        self, specs: Sequence[RunSpec], *, on_epoch: Callable[[Any], None] | None = None, **options: Any
+    ) -> list[RunResult | None]:
+        """Train a cohort, writing loss and accuracy after each epoch and the final metrics at the end."""
+        board = TensorBoardLog(self.folder, specs)
+
+        def log(progress: Any) -> None:
+            board(progress)
+            if on_epoch:
+                on_epoch(progress)
+
+        try:
+            results = load_trainer(self.trainer)(specs, on_epoch=log, **options)
+            board.add_results(results)
+        finally:
+            board.close()
+        return results

@@ -1,0 +1,18 @@
+"""One cohort of runs trained together: task, batches, epochs, evaluation, checkpoints, and models that predict.
+
+`train_cohort` is the way in; it reads top to bottom in `cohort`, `run` and `lanes`.
+"""
+
+from typing import TYPE_CHECKING
+
+from gence._front_door import front_door
+
+if TYPE_CHECKING:
+    from gence.lab.train.backbone import RunBackbone, check_device, resolve_device, run_backbone
+    from gence.lab.train.cohort import Cohort, CohortProgress, train_cohort
+    from gence.lab.train.predict import evaluate_model, images_to_judge, load_model, write_predictions
+    from gence.lab.train.run import uses_bf16
+    from gence.lab.train.task import Problem, ProblemLoader, drawn_counts, most_balanced
+    from gence.lab.train.tensorboard import TensorBoardLog
+
+__getattr__, __dir__, __all__ = front_door(__name__)

@@ -1,0 +1,310 @@
+"""Trained networks in use: read one back, judge it on other data, predict folders of images."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gence.lab.data import (
+    HUB_PREFIX,
+    IMAGE_SUFFIXES,
+    Container,
+    DataError,
+    ImageSet,
+    decode_all,
+    decode_image,
+    has_own_test_part,
+    is_ignored,
+    load,
+    load_images,
+    open_container,
+    same_source,
+    split_off_test,
+)
+from gence.lab.models import ImageClassifier, create_model
+from gence.lab.spec import RunSpec, check_ood_names, ood_name
+from gence.lab.store import changed_parts, data_checksums, writing_file
+from gence.lab.train.backbone import resolve_device
+from gence.lab.train.checkpoint import read_tensors
+from gence.lab.train.evaluate import predict_logits, score
+
+_CHUNK = 1000  # images decoded and predicted at a time, so that a folder of any size fits into memory
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedModel:
+    """A network with all that prediction needs.
+
+    Attributes:
+        classifier: the network, on its device.
+        spec: the run that trained it.
+        classes: class names in the order of the logits.
+        image_shape: (C, H, W) of its inputs.
+        mean: normalisation of its inputs, (C,).
+        std: likewise.
+        offset: the class offsets (K,) that put the marginal of its training logits back, or None.
+        data: checksums of the images it was trained and judged on; empty for files of older versions.
+    """
+
+    classifier: ImageClassifier
+    spec: RunSpec
+    classes: tuple[str, ...]
+    image_shape: tuple[int, int, int]
+    mean: Tensor
+    std: Tensor
+    offset: Tensor | None
+    data: dict[str, str] = field(default_factory=dict)
+
+    def logits(self, images: Tensor) -> Tensor:
+        """Float32 logits (n, K) of uint8 images (n, C, H, W), on the network's device."""
+        return predict_logits(self.classifier, images.to(self.mean.device), self.mean, self.std)
+
+    def probabilities(self, images: Tensor, *, offset: bool = False) -> Tensor:
+        """Softmax of the logits, (n, K); with ``offset``, of the logits plus the class offsets.
+
+        Raises:
+            ValueError: the logits are NaN or infinite, as those of a network that diverged.
+        """
+        logits = _finite(self.logits(images))
+        return (logits + self.required_offset() if offset else logits).softmax(1)
+
+    def required_offset(self) -> Tensor:
+        """The class offsets, or an error where there are none."""
+        if self.offset is None:
+            raise ValueError(
+                "this model has no offset: its training predictions were too sharp for one; predict without --offset"
+            )
+        return self.offset
+
+
+def load_model(path: str | Path, device: str = "auto") -> TrainedModel:
+    """Read a network that ``gence train --save`` wrote.
+
+    Args:
+        path: the safetensors file.
+        device: "auto", "cpu", "cuda" or "cuda:1".
+
+    Raises:
+        ValueError: the file is not such a network.
+    """
+    from safetensors import SafetensorError
+
+    path, place = Path(path).expanduser(), resolve_device(device)
+    if path.is_dir():
+        raise FileNotFoundError(f"{path} is a folder; expected the file that gence train --save wrote")
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist; gence train --save {path} would write it")
+    try:
+        tensors, notes = read_tensors(path)
+    except SafetensorError as error:
+        raise ValueError(f"{path} cannot be read as safetensors: {error}; it was cut short or is no model") from error
+    if not {"spec", "classes", "image_shape"} <= notes.keys():
+        raise ValueError(f"{path} holds tensors, but no model that gence train --save wrote: it has no spec in it")
+    spec = RunSpec.from_json(notes["spec"])
+    classes, image_shape = tuple(json.loads(notes["classes"])), json.loads(notes["image_shape"])
+    classifier = create_model(
+        spec.model,
+        num_classes=len(classes),
+        in_channels=image_shape[0],
+        image_size=image_shape[1],
+        stem=spec.recipe.stem,
+        head_bias=spec.recipe.head_bias,
+        seed=0,
+    )
+    weights = {name.removeprefix("model/"): value for name, value in tensors.items() if name.startswith("model/")}
+    classifier.load_state_dict(weights)
+    classifier.eval()
+    offset = tensors.get("offset")
+    return TrainedModel(
+        classifier.to(place),
+        spec,
+        classes,
+        (image_shape[0], image_shape[1], image_shape[2]),
+        tensors["mean"].to(place),
+        tensors["std"].to(place),
+        None if offset is None else offset.to(place),
+        json.loads(notes.get("data", "{}")),
+    )
+
+
+def evaluate_model(
+    model: TrainedModel,
+    data: str | ImageSet,
+    ood: Sequence[str] = (),
+    *,
+    cache_dir: Path | None = None,
+    progress: bool = False,
+) -> dict[str, float]:
+    """Metrics of a trained network, raw and, under "offset/...", after the class offsets.
+
+    Args:
+        model: the network.
+        data: a source, of which `images_to_judge` are judged, or these images themselves.
+        ood: sources of out-of-distribution images.
+        cache_dir: where decoded images are kept.
+        progress: a bar on stderr while images are decoded or downloaded.
+
+    Raises:
+        DataError: a source cannot be read, or may not be judged; see `images_to_judge`.
+        SpecError: two OOD sources have one name.
+        ValueError: the classes differ from the network's, or the network diverged.
+    """
+    check_ood_names(ood)
+    channels, height, _ = model.image_shape
+    test = images_to_judge(model, data, cache_dir=cache_dir, progress=progress) if isinstance(data, str) else data
+    logits, labels = _finite(model.logits(test.images)), test.labels.to(model.mean.device)
+    outside = {}
+    for name in ood:
+        found = load_images(
+            name, "test", image_size=height, channels=channels, cache_dir=cache_dir, progress=progress
+        )  # fmt: skip
+        outside[ood_name(name)] = _finite(model.logits(found.images))
+    metrics = score(logits, labels, outside)
+    if model.offset is not None:
+        shifted = {name: values + model.offset for name, values in outside.items()}
+        metrics |= {f"offset/{name}": value for name, value in score(logits + model.offset, labels, shifted).items()}
+    return metrics
+
+
+def predict_folder(
+    model: TrainedModel, folder: str | Path, *, offset: bool = False, progress: bool = False
+) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+    """Predict every image below a folder or in an archive, whatever its subfolders, in the order of the names.
+
+    Args:
+        model: the network.
+        folder: a folder, or a .zip or .tar archive.
+        offset: whether the class offsets are added to the logits.
+        progress: a bar on stderr.
+
+    Yields:
+        Names relative to the folder, and their class probabilities (n, K) on the CPU, some hundreds at a time.
+
+    Raises:
+        DataError: there is no image, or one cannot be read.
+        ValueError: the network diverged.
+    """
+    path = Path(folder).expanduser()
+    if not path.exists():
+        raise DataError(f"{path} does not exist; expected a folder or an archive of images")
+    with open_container(path) as container:
+        names = sorted(
+            name for name in container.files if name.lower().endswith(IMAGE_SUFFIXES) and not is_ignored(name)
+        )
+        if not names:
+            raise DataError(f"{path} holds no images ({', '.join(IMAGE_SUFFIXES)})")
+        for start in range(0, len(names), _CHUNK):
+            chunk = names[start : start + _CHUNK]
+            title = f"{start + len(chunk)} of {len(names)}" if progress else None
+            images = _decoded(container, chunk, model.image_shape, title)
+            yield tuple(chunk), model.probabilities(images, offset=offset).cpu()
+
+
+def write_predictions(
+    model: TrainedModel, folder: str | Path, out: Path, *, offset: bool = False, progress: bool = False
+) -> int:
+    """Write a CSV with a line an image: file, predicted class, its probability, and that of every class.
+
+    Columns of probabilities are called ``p_CLASS``. Names with commas, quotes or line breaks are quoted as RFC 4180
+    has it; bytes of a file name that are no UTF-8 become escapes. The file appears when all images are done.
+
+    Returns:
+        The number of images.
+    """
+    count = 0
+    with (
+        writing_file(out) as part,
+        part.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file,
+    ):
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["file", "predicted", "confidence", *(f"p_{name}" for name in model.classes)])
+        for names, probs in predict_folder(model, folder, offset=offset, progress=progress):
+            for name, row in zip(names, probs.tolist(), strict=True):
+                best = max(range(len(row)), key=row.__getitem__)
+                shown = [f"{value:.6g}" for value in row]
+                writer.writerow([name, model.classes[best], shown[best], *shown])
+            count += len(names)
+    return count
+
+
+def _finite(logits: Tensor) -> Tensor:
+    if not bool(logits.isfinite().all()):
+        raise ValueError(
+            "this network diverged in training: its outputs are NaN or infinite, and predict nothing; train it again, "
+            "with a lower recipe.lr or a warm-up"
+        )
+    return logits
+
+
+def _decoded(container: Container, names: list[str], shape: tuple[int, int, int], title: str | None) -> Tensor:
+    """Images as the network takes them: uint8 (n, C, H, W)."""
+    channels, height, _ = shape
+
+    def decode(name: str) -> np.ndarray:
+        return decode_image(container.read(name), container.where(name), height)
+
+    pixels = torch.from_numpy(decode_all(names, decode, progress=title))
+    labels = torch.zeros(len(names), dtype=torch.long)
+    return ImageSet.from_arrays(pixels, labels, ("unlabelled",), layout="NCHW").with_channels(channels).images
+
+
+def images_to_judge(
+    model: TrainedModel, data: str, *, cache_dir: Path | None = None, progress: bool = False
+) -> ImageSet:
+    """The images of a source that a trained network may be judged on, brought to its size and channels.
+
+    These are the test part; of a source that has none, and that the network was not trained on, all images.
+
+    Args:
+        model: the network.
+        data: a source with the network's classes.
+        cache_dir: where decoded images are kept.
+        progress: a bar on stderr while images are decoded or downloaded.
+
+    Raises:
+        DataError: the source cannot be read; or it is the one the network was trained on, and has changed since, so
+            that images of its test part may have been trained on.
+        ValueError: the classes differ from the network's.
+    """
+    channels, height, _ = model.image_shape
+    # The data it was trained on is in the cache as it was read then.
+    own = same_source(data, model.spec.data)
+    if not own and (data.startswith(HUB_PREFIX) or not has_own_test_part(data)):
+        found = load_images(data, "test", image_size=height, cache_dir=cache_dir, progress=progress)
+        test = _unseen_part(model, found, data)
+    else:
+        size = model.spec.image_size if own else height
+        splits = load(data, image_size=size, cache_dir=cache_dir, progress=progress)
+        changed = changed_parts(model.data, data_checksums(splits)) if own else []
+        # One part as it was is enough: the test images, or all that were trained on, are then where they were.
+        if len(changed) == 2 and not has_own_test_part(data):
+            raise DataError(
+                f"{data} is not what it was when the model was trained: {' and '.join(changed)} are others now, and "
+                "images that are split off for testing may have been trained on; train again, or name a folder of new "
+                "images with --data"
+            )
+        test = splits.test
+    if test.classes != model.classes:
+        only = sorted(set(test.classes) ^ set(model.classes))
+        raise ValueError(
+            f"data: {data} has {len(test.classes)} classes and the model {len(model.classes)}, which must be the same; "
+            f"in one of them only: {', '.join(only[:5])}{', ...' if len(only) > 5 else ''}"
+        )
+    return test.with_channels(channels)
+
+
+def _unseen_part(model: TrainedModel, whole: ImageSet, source: str) -> ImageSet:
+    """All images of a source without a test part; its test part alone if the network was trained on its like."""
+    try:
+        train, test = split_off_test(whole, source)
+    except DataError:  # too few images to be split, and so to have been trained on
+        return whole
+    # The folder it was trained on may have been moved or packed since.
+    return test if train.checksum == model.data.get("train") else whole

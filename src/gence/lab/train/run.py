@@ -1,0 +1,304 @@
+"""One run in training: its network, optimiser, loss and statistics, and the step that moves them.
+
+The step has no host synchronisation and takes everything that changes from tables on the device, indexed by a counter
+on the device: so the same code runs eagerly on a CPU and as a captured graph on a GPU.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gence.lab.models import ImageClassifier, create_model
+from gence.lab.spec import Recipe, RunSpec, check_numbers, stream_seed
+from gence.lab.train.backbone import RunBackbone, convolution_weights, run_backbone_in_half, run_backbone_with
+from gence.lab.train.batches import EpochFeed
+from gence.lab.train.half_sgd import HalfSGD, can_keep_halves
+from gence.lab.train.lanes import WARMUP_STEPS
+from gence.lab.train.task import Problem
+from gence.losses import TwoHot, create_loss, loss_info
+
+
+def learning_rates(recipe: Recipe, steps_per_epoch: int) -> list[float]:
+    """The learning rate of every step: linear warm-up, then the recipe's schedule.
+
+    >>> rates = learning_rates(Recipe(epochs=4, lr=1.0, milestones=(0.5, 0.75)), steps_per_epoch=1)
+    >>> [round(rate, 6) for rate in rates]
+    [1.0, 1.0, 0.1, 0.01]
+    """
+    total = recipe.epochs * steps_per_epoch
+    warmup = recipe.warmup_epochs * steps_per_epoch
+    return [recipe.lr * min(1.0, (step + 1) / warmup if warmup else 1.0) * _factor(recipe, step, total, warmup)
+            for step in range(total)]  # fmt: skip
+
+
+def anchors(recipe: Recipe, anchor: float, steps_per_epoch: int) -> list[float]:
+    """The anchor of every step: it rises linearly from 0 over the first ``anchor_warmup`` of the epochs."""
+    rise = recipe.anchor_warmup * recipe.epochs * steps_per_epoch
+    return [anchor * min(1.0, step / rise if rise else 1.0) for step in range(recipe.epochs * steps_per_epoch)]
+
+
+def average_shares(recipe: Recipe, steps_per_epoch: int) -> list[float]:
+    """The share that each step's weights get in their exponential average.
+
+    The decay rises to the recipe's as (1 + t) / (10 + t): with a constant one, a short run's average would be made of
+    its initial weights.
+
+    >>> [round(share, 3) for share in average_shares(Recipe(epochs=3, ema=0.8), steps_per_epoch=1)]
+    [0.9, 0.818, 0.75]
+    """
+    steps = range(recipe.epochs * steps_per_epoch)
+    return [1.0 - min(recipe.ema, (1 + step) / (10 + step)) for step in steps]
+
+
+def _factor(recipe: Recipe, step: int, total: int, warmup: float) -> float:
+    if recipe.schedule == "cosine":
+        return 0.5 * (1 + math.cos(math.pi * max(0.0, step - warmup) / max(1.0, total - warmup)))
+    if recipe.schedule == "step":
+        return recipe.decay ** sum(step >= milestone * total for milestone in recipe.milestones)
+    return 1.0
+
+
+class Trainee:
+    """A run in training.
+
+    Args:
+        spec: what to train.
+        problem: the data of the spec's seed.
+        feed: that seed's batches, shared with the runs of other losses.
+        run_backbone: ``backbone, images -> features``; compiled where that pays.
+        untrained: networks as they begin, shared by the runs of a cohort: to copy one is faster than to make it.
+
+    ``classifier`` is the network that is judged; ``model`` is what the optimiser sees (here the same).
+    """
+
+    predicts = True
+    """Whether the outputs in training are logits, so that they have an accuracy and a class marginal."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        problem: Problem,
+        feed: EpochFeed,
+        run_backbone: RunBackbone,
+        untrained: dict[tuple[Any, ...], ImageClassifier] | None = None,
+    ) -> None:
+        self.spec, self.problem, self.feed, self.run_backbone = spec, problem, feed, run_backbone
+        device = problem.prior.device
+        recipe = spec.recipe
+        self.num_classes = K = len(problem.classes)
+        self.bf16 = uses_bf16(spec, device)
+        self.classifier = self._create_classifier({} if untrained is None else untrained)
+        self.model = self._create_model().to(device).to(memory_format=torch.channels_last)
+        self.criterion = create_criterion(spec, problem.prior)
+        self.trained = [p for p in self.model.parameters() if p.requires_grad]
+        table = learning_rates(recipe, feed.steps)
+        self.rates = _table(table, device)  # (epochs * steps + WARMUP_STEPS,)
+        self.epoch_rates = table[:: feed.steps]  # at each epoch's start, for curves
+        # A tensor on the GPU, so that a captured step can change it; a number on the CPU, where that is faster.
+        self.lr: Tensor | None = torch.tensor(table[0], device=device) if device.type == "cuda" else None
+        self.halves: dict[str, Tensor] = {}
+        self.optimizer = self._create_optimizer(self.lr if self.lr is not None else table[0])
+        self.anchor_table = self._anchor_table(device)
+        # Averaged weights need averaged statistics of BatchNorm: those of the last weights do not fit them.
+        moving = [*self.trained, *(b for b in self.model.buffers() if b.is_floating_point())]
+        self.averaged = [value.detach() for value in moving] if recipe.ema > 0 else []
+        self.average = [value.clone() for value in self.averaged]
+        self.average_shares = _table(average_shares(recipe, feed.steps), device)
+        self.counter = torch.zeros(1, dtype=torch.long, device=device)
+        # An epoch's sums: loss, correct, rows, then the K summed predictions.
+        self.sums = torch.zeros(3 + K, device=device, dtype=torch.float64 if device.type == "cpu" else torch.float32)
+        self.steps_done = 0
+
+    def step(self) -> None:
+        """One optimisation step on the batch that the counter points to."""
+        images, target = self.feed.batch(self.counter)
+        if self.lr is not None:
+            self.lr.copy_(self.rates.index_select(0, self.counter)[0])
+        else:
+            self.optimizer.param_groups[0]["lr"] = float(self.rates[self.steps_done])
+        if self.anchor_table is not None:
+            # The loss keeps its anchor as a 0-dim tensor; writing into it reaches a captured step.
+            self.criterion.anchor.copy_(self.anchor_table.index_select(0, self.counter)[0])
+        self.optimizer.zero_grad(set_to_none=True)
+        loss, outputs = self.loss(images, target)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        with torch.no_grad():
+            if self.average:
+                self._move_average()
+            self._add_to_sums(loss, outputs, target)
+            self.counter += 1
+        self.steps_done += 1
+
+    def loss(self, images: Tensor, target: Tensor | TwoHot) -> tuple[Tensor, Tensor]:
+        """The loss of a batch and the outputs it was computed from, in float32."""
+        with torch.autocast(images.device.type, dtype=torch.bfloat16, enabled=self.bf16):
+            outputs = self.outputs(images)
+        outputs = outputs.float()
+        return self.criterion(outputs, target), outputs
+
+    def outputs(self, images: Tensor) -> Tensor:
+        """What the loss reads: here the logits."""
+        logits: Tensor = self.classifier.head(self.features(images))
+        return logits
+
+    def features(self, images: Tensor) -> Tensor:
+        """What the backbone makes of images."""
+        if self.halves:
+            return run_backbone_with(self.halves, self.classifier.backbone, images)
+        return self.run_backbone(self.classifier.backbone, images)
+
+    def finish(self) -> None:
+        """Called once after the last step: the averaged weights, if any, become the model's."""
+        for value, average in zip(self.averaged, self.average, strict=True):
+            value.copy_(average)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor that training changes, by name: what a checkpoint holds and a warm-up must restore."""
+        found = {f"model/{name}": value for name, value in self.model.state_dict(keep_vars=True).items()}
+        for i, parameter in enumerate(self.trained):
+            for name, value in self.optimizer.state[parameter].items():
+                if isinstance(value, Tensor):
+                    found[f"optimizer/{i}/{name}"] = value
+        found |= {f"average/{i}": value for i, value in enumerate(self.average)}
+        return found | {"counter": self.counter, "sums": self.sums}
+
+    def load_tensors(self, saved: dict[str, Tensor]) -> None:
+        """Put saved tensors back in place; optimiser state that does not exist yet is created."""
+        self.ensure_optimizer_state()
+        with torch.no_grad():
+            for name, value in self.tensors().items():
+                value.copy_(saved[name])
+        self._refresh_halves()
+        self.steps_done = int(self.counter)
+
+    def _create_model(self) -> nn.Module:
+        return self.classifier
+
+    def _create_classifier(self, untrained: dict[tuple[Any, ...], ImageClassifier]) -> ImageClassifier:
+        recipe, problem = self.spec.recipe, self.problem
+        _, channels, height, _ = problem.train.images.shape
+        same = (self.spec.model, self.num_classes, channels, height, recipe.stem, recipe.init, recipe.head_bias,
+                self.spec.seed)  # fmt: skip
+        if same not in untrained:
+            untrained[same] = create_model(
+                self.spec.model,
+                num_classes=self.num_classes,
+                in_channels=channels,
+                image_size=height,
+                stem=recipe.stem,
+                init=recipe.init,
+                head_bias=recipe.head_bias,
+                seed=stream_seed(self.spec.seed, "init"),
+            )
+        return copy.deepcopy(untrained[same])
+
+    def _create_optimizer(self, lr: float | Tensor) -> torch.optim.Optimizer:
+        recipe = self.spec.recipe
+        if recipe.optimizer == "adamw":
+            capturable = isinstance(lr, Tensor)
+            return torch.optim.AdamW(
+                self.trained, lr, weight_decay=recipe.weight_decay, fused=True, capturable=capturable
+            )
+        nesterov = recipe.nesterov and recipe.momentum > 0
+        # A compiled backbone rounds its weights by itself.
+        if self.bf16 and self.run_backbone is run_backbone_in_half and can_keep_halves(self.problem.prior.device):
+            weights = {name: p for name, p in convolution_weights(self.classifier.backbone).items() if p.requires_grad}
+            optimizer = HalfSGD(
+                self.trained,
+                list(weights.values()),
+                lr,
+                momentum=recipe.momentum,
+                weight_decay=recipe.weight_decay,
+                nesterov=nesterov,
+            )
+            self.halves = dict(zip(weights, optimizer.halves, strict=True))
+            return optimizer
+        return torch.optim.SGD(
+            self.trained,
+            lr,
+            momentum=recipe.momentum,
+            weight_decay=recipe.weight_decay,
+            nesterov=nesterov,
+            fused=True,
+        )
+
+    def _refresh_halves(self) -> None:
+        if isinstance(self.optimizer, HalfSGD):
+            self.optimizer.refresh()
+
+    @torch.no_grad()
+    def ensure_optimizer_state(self) -> None:
+        """Make the optimiser's buffers as they are before the first step; nothing is moved.
+
+        They appear in its first step only, and a checkpoint or a captured graph needs them before: so a step is made
+        and undone. Weight decay and the count of steps reach the buffers even without a gradient: they are zeroed.
+        """
+        if any(self.optimizer.state.values()):
+            return
+        saved = [p.detach().clone() for p in self.trained]
+        for parameter in self.trained:
+            parameter.grad = torch.zeros_like(parameter)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        for parameter, value in zip(self.trained, saved, strict=True):
+            parameter.copy_(value)
+        for state in self.optimizer.state.values():
+            for buffer in state.values():
+                if isinstance(buffer, Tensor):
+                    buffer.zero_()
+        self._refresh_halves()
+
+    def _move_average(self) -> None:
+        share = self.average_shares.index_select(0, self.counter)[0]
+        difference = torch._foreach_sub(self.averaged, self.average)
+        torch._foreach_mul_(difference, share)
+        torch._foreach_add_(self.average, difference)
+
+    def _anchor_table(self, device: torch.device) -> Tensor | None:
+        if self.spec.recipe.anchor_warmup == 0 or not getattr(self.criterion, "anchor", 0.0):
+            return None
+        table = _table(anchors(self.spec.recipe, float(self.criterion.anchor), self.feed.steps), device)
+        self.criterion.anchor = table[0].clone()
+        return table
+
+    def _add_to_sums(self, loss: Tensor, outputs: Tensor, target: Tensor | TwoHot) -> None:
+        logits, rows = outputs, outputs.shape[0]
+        label = torch.where(target.share >= 0.5, target.first, target.second) if isinstance(target, TwoHot) else target
+        correct = (logits.argmax(1) == label).sum()
+        head = torch.stack([loss.detach() * rows, correct.to(loss.dtype), torch.full_like(loss, rows)])
+        self.sums += torch.cat([head, logits.softmax(1).sum(0)])
+
+
+def uses_bf16(spec: RunSpec, device: torch.device) -> bool:
+    """Whether the run computes in bfloat16: "auto" means yes on a GPU."""
+    precision = spec.recipe.precision
+    return precision == "bf16" or (precision == "auto" and device.type == "cuda")
+
+
+def create_criterion(spec: RunSpec, train_prior: Tensor) -> Any:
+    """The spec's loss on the device; a prior given by name is looked up."""
+    params: dict[str, Any] = dict(spec.loss.params)
+    known = ("label_smoothing", *loss_info(spec.loss.name).params)
+    for param in params:
+        if param not in known:
+            raise ValueError(f"loss {spec.loss}: no parameter {param!r} for a run; known: {', '.join(known)}")
+    check_numbers(spec.loss)
+    if "prior" in params:
+        named = {"train": train_prior, "uniform": torch.full_like(train_prior, 1.0 / train_prior.numel())}
+        if params["prior"] not in named:
+            raise ValueError(
+                f"loss {spec.loss}: prior is {params['prior']!r}; expected 'train', 'uniform', or none at all"
+            )
+        params["prior"] = named[params["prior"]]
+    return create_loss(spec.loss.name, **params).to(train_prior.device)
+
+
+def _table(values: list[float], device: torch.device) -> Tensor:
+    """One value a step, and some beyond the last: a graph's warm-up may run over a short run's end."""
+    return torch.tensor(values + values[-1:] * WARMUP_STEPS, device=device)

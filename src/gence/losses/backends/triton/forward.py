@@ -1,0 +1,227 @@
+"""Which kernels run, in which order, on which buffers: the forward and the backward pass of the fused loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gence._triton import launch, multiprocessors, power_of_two
+from gence.losses.backends.triton import tuning
+from gence.losses.backends.triton.backward import gradient, row_losses, row_weighted_classes
+from gence.losses.backends.triton.kernels import finish as _finalise, row_tiles, stream_forward, tiny
+from gence.losses.backends.triton.layout import (
+    alignment,
+    class_floats,
+    finalise_layout,
+    padded_classes,
+    pieces,
+    problem_key,
+    row_layout,
+    stream_plan,
+    tensor_key,
+)
+from gence.losses.backends.triton.problem import (
+    INDEX,
+    MEAN,
+    NONE,
+    SUM,
+    TENSOR_ANCHOR,
+    TWO_HOT,
+    WITHOUT_ANCHOR,
+    Problem,
+    target_arguments,
+)
+
+_MANY_ROWS = 1 << 20  # from here on a float32 sum of one number a row has lost more digits than the loss may
+
+Saved = tuple[Tensor, Tensor, Tensor]
+
+
+def is_tiny(logits: Tensor, context: Tensor | None, reduction: int) -> bool:
+    """Whether one program does it all."""
+    n, K = logits.shape
+    limit = tuning.current().tiny_elements
+    return context is None and reduction != NONE and power_of_two(n) * power_of_two(K) <= limit
+
+
+def forward(
+    problem: Problem, logits: Tensor, context: Tensor | None, dtype: torch.dtype, with_grad: bool
+) -> tuple[Tensor, Saved]:
+    """The loss in ``dtype`` and what :func:`backward` needs."""
+    if is_tiny(logits, context, problem.reduction):
+        return _tiny_forward(problem, logits, dtype, with_grad)
+    n, K = logits.shape
+    m = 0 if context is None else context.shape[0]
+    padded = padded_classes(K)
+    partial = torch.are_deterministic_algorithms_enabled()
+    # Atomic counts of whole rows are exact in any order; sums of shares are not, and of many shares not at all.
+    count = problem.mode == INDEX or (problem.mode == TWO_HOT and not partial and n < _MANY_ROWS)
+
+    own = _Sweep(problem, logits, partial)
+    other = None if context is None else _Sweep(None, context, partial)
+    # One program would read all slots for longer than a launch takes; smoothing and anchor would cost registers.
+    plain = problem.smoothing == 0 and problem.anchor_kind == WITHOUT_ANCHOR
+    merged = own.short and other is None and not partial and plain
+    slots = (own.slots + (other.slots if other else 0)) if partial else 0
+    counters_at = (2 + slots) * padded
+    counters = 1 + own.counters + (other.counters if other else 0)
+    costs = own.slots if merged else 0
+    sums = torch.zeros(counters_at + counters + costs, dtype=torch.float32, device=logits.device)
+    if not count:
+        sums[padded : padded + K] = problem.counts(K)
+    stats = torch.empty(4 * n, dtype=torch.float32, device=logits.device)
+    classes = torch.empty(class_floats(K), dtype=torch.float32, device=logits.device)
+    loss = torch.empty((), dtype=torch.float32 if problem.reduction == NONE else dtype, device=logits.device)
+
+    weight = logits if problem.weight is None else problem.weight
+    prior = logits if problem.prior is None else problem.prior
+    has_prior = problem.prior is not None and problem.anchor_kind != WITHOUT_ANCHOR
+    tensor_anchor = problem.anchor_kind == TENSOR_ANCHOR
+    anchor_at, anchor = (problem.anchor, 0.0) if tensor_anchor else (logits, float(problem.anchor))
+    reduction = MEAN if problem.reduction == MEAN else SUM
+    if merged:
+        last = (classes, loss, counters_at, row_tiles.finish_columns(K), reduction)
+        own.run(sums, stats, counters_at + 1, count, last)
+    else:
+        own.run(sums, stats, counters_at + 1, count)
+    context_stats = stats
+    if other is not None:
+        context_stats = torch.empty(4 * m, dtype=torch.float32, device=logits.device)
+        behind = own.slots * padded if partial else 0
+        other.run(sums[behind:], context_stats, counters_at + 1 + own.counters - behind, False)
+
+    if not merged:
+        block, programs = finalise_layout(n, K)
+        static: tuple[Any, ...] = (K, padded, block, 1024, 4, programs, context is not None)
+        static += (problem.weight is not None, problem.smoothing > 0, problem.anchor_kind, has_prior)
+        static += (problem.mode == INDEX, reduction, partial)
+        key = (tensor_key(logits), None if context is None else tensor_key(context), dtype, problem.key, static)
+        rows = logits if context is None else context
+        args: tuple[Any, ...] = (logits, rows, sums, stats, context_stats, classes, loss, weight, prior, anchor_at)
+        args += (n, m, logits.stride(0), rows.stride(0), slots, counters_at, problem.smoothing, anchor)
+        launch(_finalise.finalise, programs, 4, key, (*args, *static))
+    if problem.reduction == NONE:
+        loss = row_losses(problem, logits, m, classes, stats).to(dtype)
+    return loss, (classes, stats, context_stats)
+
+
+def backward(
+    problem: Problem, saved: Saved, upstream: Tensor, logits: Tensor, context: Tensor | None, need_context: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Gradients of the logits and, where asked for, of the context."""
+    classes, stats, context_stats = saved
+    if is_tiny(logits, context, problem.reduction):
+        if logits.dtype == classes.dtype:
+            return classes * upstream, None
+        return torch.mul(classes, upstream, out=torch.empty_like(classes, dtype=logits.dtype)), None
+    if problem.reduction == NONE:
+        upstream = upstream.reshape(-1).float().contiguous()  # that of a sum is one number, expanded
+        if problem.mode == INDEX:  # what comes for an ignored row must not count, not even if it is NaN
+            upstream = torch.where(problem.first != problem.ignore_index, upstream, 0.0)
+        classes = row_weighted_classes(problem, logits, classes, stats, upstream)
+    grad = gradient(problem, logits, classes, stats, upstream)
+    if context is None or not need_context:
+        return grad, None
+    return grad, gradient(problem, context, classes, context_stats, upstream, is_context=True)
+
+
+def _tiny_forward(problem: Problem, logits: Tensor, dtype: torch.dtype, with_grad: bool) -> tuple[Tensor, Saved]:
+    n, K = logits.shape
+    rows, columns = power_of_two(n), power_of_two(K)
+    loss = torch.empty((), dtype=dtype, device=logits.device)
+    # In float32 also for half types, so that the product with the upstream gradient is rounded once.
+    grad = torch.empty((n, K) if with_grad else (0,), dtype=torch.float32, device=logits.device)
+    static = (
+        K,
+        alignment(logits),
+        rows,
+        columns,
+        problem.mode,
+        problem.ignore_index,
+        problem.weight is not None,
+        problem.smoothing > 0,
+        problem.anchor_kind,
+        problem.prior is not None,
+        problem.reduction,
+        with_grad,
+    )
+    tensor_anchor = problem.anchor_kind == TENSOR_ANCHOR
+    launch(
+        tiny.tiny_kernel,
+        1,
+        tiny.warps(rows * columns),
+        (tensor_key(logits), dtype, problem.key, static),
+        (
+            logits,
+            problem.first,
+            logits if problem.second is None else problem.second,
+            logits if problem.share is None else problem.share,
+            logits if problem.weight is None else problem.weight,
+            logits if problem.prior is None else problem.prior,
+            problem.anchor if tensor_anchor else logits,
+            loss,
+            grad,
+            n,
+            logits.stride(0),
+            problem.first.stride(0),
+            problem.smoothing,
+            0.0 if tensor_anchor else float(problem.anchor),
+            *static,
+        ),
+    )
+    return loss, (grad, grad, grad)
+
+
+class _Sweep:
+    """One tensor's rows on their way into the column sums: sizes first, so that one buffer serves all."""
+
+    def __init__(self, problem: Problem | None, values: Tensor, partial: bool) -> None:
+        self.problem, self.values, self.partial = problem, values, partial
+        n = values.shape[0]
+        self.rows = row_layout(values)
+        self.short = self.rows is not None and self.rows[1] <= tuning.current().rows_elements
+        if self.rows is not None:
+            self.slots, self.counters = self.rows[2], 0
+            return
+        self.plan = stream_plan(values, tuning.current().tile_rows, few_chunks=partial)
+        self.pieces = pieces(values, 1, tuning.current().unroll * self.plan["C"])
+        chunks = -(-n // self.plan["CHUNK"])
+        self.slots, self.counters = chunks * self.plan["PHASES"], chunks + (n if self.pieces > 1 else 0)
+
+    def run(
+        self, sums: Tensor, stats: Tensor, counters_at: int, count: bool, last: tuple[Any, ...] | None = None
+    ) -> None:
+        """``last`` is what the last step needs, if the last program is to do it: see ``rows_forward``."""
+        values, problem, tune = self.values, self.problem, tuning.current()
+        n, K = values.shape
+        padded = padded_classes(K)
+        targets, target_static = target_arguments(problem, values)
+        ignore = -100 if problem is None else problem.ignore_index
+        mode, weighted, smooth = target_static
+        if self.rows is not None:
+            tile_rows, columns, programs, warps = self.rows
+            classes, loss, counter_at, *finish = last or (stats, stats, 0, 0, 0)
+            static: tuple[Any, ...] = (K, padded, alignment(values), tile_rows, columns)
+            static += (mode, ignore, weighted, smooth, count, self.partial, *finish)
+            args = (values, *targets[:4], sums, stats, classes, loss)
+            args += (n, values.stride(0), *targets[4:], counter_at, *static)
+            key = (problem_key(problem, values, static), loss.dtype)
+            launch(row_tiles.rows_forward, programs, warps, key, args)
+            return
+        plan = self.plan
+        parts = stats
+        if self.pieces > 1:
+            parts = torch.empty(4 * n * self.pieces, dtype=torch.float32, device=values.device)
+        stages = tune.stages if K * values.element_size() >= tune.staged_bytes else 1
+        sizes = (K, padded, plan["ALIGN"], plan["PHASES"], plan["CHUNK"])
+        static = (*sizes, self.pieces, tune.unroll, plan["C"], mode, ignore, weighted, smooth, count, stages)
+        key = problem_key(problem, values, static)
+        args = (values, *targets[:4], sums, stats, parts, n, values.stride(0), targets[4], counters_at, targets[5])
+        programs = multiprocessors(values.device) * tune.stream_per_sm
+        launch(stream_forward.stream_rows, programs, tune.stream_warps, key, (*args, *static), tune.stream_registers)
+        static = (*sizes, plan["R"], plan["C"], self.partial, stages)
+        key = problem_key(None, values, static)
+        args = (values, sums, stats, n, values.stride(0), counters_at)
+        launch(stream_forward.stream_columns, programs, tune.stream_warps, key, (*args, *static), tune.stream_registers)

@@ -1,0 +1,1 @@
+"""The kernels themselves: each is read in one place."""

@@ -1,0 +1,28 @@
+"""A batch in parts: ranks, micro-batches and running marginals, each with its exact share of the loss."""
+
+from gence.losses.parts.marginal import BatchMarginal, RunningMarginal
+from gence.losses.parts.ranks import Group, resolve_group, warn_of_lone_rank
+from gence.losses.parts.share import (
+    Marginal,
+    MarginalSource,
+    class_prior,
+    log_context_rows,
+    log_marginal,
+    marginal_divergence,
+    share_of_batch,
+)
+
+__all__ = [
+    "BatchMarginal",
+    "Group",
+    "Marginal",
+    "MarginalSource",
+    "RunningMarginal",
+    "class_prior",
+    "log_context_rows",
+    "log_marginal",
+    "marginal_divergence",
+    "resolve_group",
+    "share_of_batch",
+    "warn_of_lone_rank",
+]

@@ -1,0 +1,265 @@
+"""The loss of a part of a batch, as that part's share of the whole batch's loss.
+
+One K-vector couples a batch: the summed predictions S. Once S and the label mass T of the whole batch are known, the
+loss falls apart into its rows, and so does its gradient: with S and T held constant, the batch's gradient is that of
+
+    (1/D) sum_j [ -sum_k w_k t_jk log p_jk + sum_k (T_k / S_k) p_jk ].
+
+So a micro-batch or a rank needs (log S, T, D) from the others, nothing else, and nothing in backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from gence.losses import _checks
+from gence.losses.parts import ranks
+from gence.losses.targets import (
+    Rows,
+    Target,
+    class_mass,
+    column_logsumexp,
+    compute_dtype,
+    flatten_logits,
+    loss_dtype,
+    mean_denominator,
+    prepare_rows,
+    target_mass,
+    target_ratio,
+)
+
+_ONE_DERIVATIVE = (
+    "gen_cross_entropy with marginal or process_group has a first derivative only: the rest of the batch is a constant "
+    "to this part. Call backward without create_graph, or compute the whole batch at once."
+)
+_DERIVATIVES = (torch._C._functorch.TransformType.Grad, torch._C._functorch.TransformType.Jvp)
+
+
+class Marginal(NamedTuple):
+    """What the rows of a batch need to know of each other."""
+
+    log_sums: Tensor  # (K,) log S_k
+    mass: Tensor  # (K,) T_k
+    denominator: Tensor  # () D, what "mean" divides by
+    total: Tensor  # () rows that enter S, context included
+
+
+class MarginalSource(Protocol):
+    """What ``marginal=`` takes: an object that knows the marginal of more rows than those at hand."""
+
+    @property
+    def reduced(self) -> bool:
+        """Whether the other ranks' rows are in it, so that no process group is needed any more."""
+
+    def check_terms(self, num_classes: int, weight: Tensor | None, ignore_index: int, label_smoothing: float) -> None:
+        """Raise if it was filled under other terms than the loss now has."""
+
+    def whole(
+        self, part: Callable[[], tuple[Marginal, int]], process_group: ranks.Group | None
+    ) -> tuple[Marginal, int]:
+        """The whole batch's marginal, and over how many ranks it is spread.
+
+        ``part()`` gives the same for the rows at hand, on all ranks of the group where there is one.
+        """
+
+
+def share_of_batch(
+    input: Tensor,
+    target: Target,
+    weight: Tensor | None,
+    ignore_index: int,
+    reduction: str,
+    label_smoothing: float,
+    *,
+    anchor: float | Tensor,
+    prior: Tensor | None,
+    context: Tensor | None,
+    marginal: MarginalSource | None,
+    process_group: ranks.Group | None,
+) -> Tensor:
+    """These rows' share of the loss of the batch they are part of; arguments as in ``gen_cross_entropy``.
+
+    The shares sum to the whole batch's loss, their gradients to its gradient. Spread over W ranks, "mean" and "sum"
+    are W times the share, because DDP and FSDP average gradients over ranks. "none" gives the rows' own losses, as
+    they are; it is their sum that has the whole batch's gradient.
+    """
+    rows = prepare_part(input, target, weight, ignore_index, reduction, label_smoothing)
+    K = rows.num_classes
+    _check_constants(target, weight)
+    _checks.check_anchor(anchor)
+    _checks.check_prior(prior, K)
+    _checks.check_context(context, K)
+    if marginal is not None:
+        marginal.check_terms(K, weight, ignore_index, label_smoothing)
+    log_p = rows.logits.log_softmax(1)  # (n, K)
+    log_context = None if context is None else log_context_rows(context, input)  # (m, K)
+
+    def part() -> tuple[Marginal, int]:
+        own = marginal_of(rows, log_p.detach(), None if log_context is None else log_context.detach())
+        if process_group is None:
+            return own, 1
+        terms = ranks.Terms.of(K, rows.logits.dtype, reduction, ignore_index, label_smoothing, anchor, weight, prior)
+        return over_ranks(own, terms, process_group)
+
+    whole, world_size = part() if marginal is None else marginal.whole(part, process_group)
+    whole = Marginal(*(value.detach().to(log_p) for value in whole))
+
+    anchored = isinstance(anchor, Tensor) or anchor > 0
+    losses = target_ratio(rows, whole.log_sums, log_p)  # (n,)
+    attraction = whole.mass  # (K,) with what weight S_k's rows are held responsible for log S_k
+    if anchored:
+        pi = class_prior(whole.mass, prior)
+        losses = losses + anchor * target_mass(rows) * marginal_divergence(pi, whole.log_sums, whole.total)
+        attraction = attraction - anchor * whole.mass.sum() * pi
+    attraction = attraction.detach()  # it is a factor of the logits' gradient; the anchor's own is in the loss already
+    losses = losses + _gradient_only(_responsibility(log_p, rows.valid, whole.log_sums, attraction))
+    # The context has no loss of its own, so its gradient rides on the rows' losses.
+    riding = log_p.new_zeros(())
+    if log_context is not None:
+        if reduction == "none" and losses.shape[0] == 0 and log_context.requires_grad:
+            raise ValueError(
+                'reduction: "none" on a part without rows has no loss that the context\'s gradient could come with; '
+                'use "mean" or "sum", or detach the context'
+            )
+        riding = _gradient_only(_responsibility(log_context, None, whole.log_sums, attraction).sum())
+    if reduction == "none":
+        return (losses + riding / max(losses.shape[0], 1)).reshape(rows.shape).to(rows.dtype)
+    total = world_size * (losses.sum() + riding)
+    if reduction == "mean":
+        total = total / whole.denominator
+    return total.to(rows.dtype)
+
+
+def prepare_part(
+    input: Tensor, target: Target, weight: Tensor | None, ignore_index: int, reduction: str, label_smoothing: float
+) -> Rows:
+    """As ``prepare_rows``, and a part without rows is fine: a rank may have run out of data."""
+    if not isinstance(input, Tensor) or input.numel() > 0 or input.dim() < 2 or input.shape[1] == 0:
+        return prepare_rows(input, target, weight, ignore_index, reduction, label_smoothing)
+    _checks.check_reduction(reduction)
+    _checks.check_label_smoothing(label_smoothing)
+    K = input.shape[1]
+    _checks.check_weight(weight, K)
+    dtype = compute_dtype(input)
+    return Rows(
+        logits=input.movedim(1, -1).reshape(0, K).to(dtype),
+        index=torch.zeros(0, dtype=torch.long, device=input.device),
+        probs=None,
+        two_hot=None,
+        valid=torch.zeros(0, dtype=torch.bool, device=input.device),
+        weight=None if weight is None else weight.to(dtype),
+        label_smoothing=float(label_smoothing),
+        shape=torch.Size((input.shape[0], *input.shape[2:])),
+        dtype=loss_dtype(input),
+    )
+
+
+def log_context_rows(context: Tensor, input: Tensor) -> Tensor:
+    """The context's log-probabilities, in the type the input's are computed in -> (m, K)."""
+    return flatten_logits(context).to(compute_dtype(input)).log_softmax(1)
+
+
+def log_marginal(log_p: Tensor, valid: Tensor | None, log_context: Tensor | None) -> Tensor:
+    """log S_k, the log of the summed predictions, in log space so that no class underflows -> (K,)."""
+    if valid is not None:
+        log_p = log_p.masked_fill(~valid[:, None], -torch.inf)
+    if log_context is not None:
+        log_p = torch.cat([log_p, log_context])
+    if log_p.shape[0] == 0:
+        return log_p.new_full((log_p.shape[1],), -torch.inf)
+    return column_logsumexp(log_p)
+
+
+def marginal_of(rows: Rows, log_p: Tensor, log_context: Tensor | None) -> Marginal:
+    """The marginal of these rows alone."""
+    total = rows.count() + (0 if log_context is None else log_context.shape[0])
+    return Marginal(log_marginal(log_p, rows.valid, log_context), class_mass(rows), mean_denominator(rows), total)
+
+
+def merge(first: Marginal, second: Marginal) -> Marginal:
+    """The marginal of two parts together."""
+    return Marginal(
+        torch.logaddexp(first.log_sums, second.log_sums),
+        first.mass + second.mass,
+        first.denominator + second.denominator,
+        first.total + second.total,
+    )
+
+
+def over_ranks(own: Marginal, terms: ranks.Terms, process_group: ranks.Group) -> tuple[Marginal, int]:
+    """The marginal of all ranks' rows, and the number of ranks."""
+    group = ranks.resolve_group(process_group)
+    ranks.check_agreement(terms, group, own.mass.device)
+    scalars = torch.stack([own.denominator, own.total])
+    log_sums, mass, (denominator, total) = ranks.add_over_ranks(own.log_sums, own.mass, scalars, group)
+    return Marginal(log_sums, mass, denominator, total), group.size()
+
+
+def class_prior(mass: Tensor, prior: Tensor | None) -> Tensor:
+    """The anchor's prior: the given one, or the batch's own (weighted) label distribution -> (K,)."""
+    if prior is not None:
+        return prior.to(mass.dtype)
+    return mass / mass.sum().clamp_min(torch.finfo(mass.dtype).tiny)
+
+
+def marginal_divergence(pi: Tensor, log_s: Tensor, total: Tensor) -> Tensor:
+    """KL(pi || S/total) in nats; 0 where no row takes part."""
+    # Classes without prior mass add 0, also where log S is -inf.
+    cross = torch.where(pi > 0, pi * log_s.masked_fill(pi <= 0, 0.0), 0.0).sum()
+    log_pi = pi.masked_fill(pi <= 0, 1.0).log()  # masked before the log, whose slope at 0 would be infinite
+    divergence = (pi * log_pi).sum() - cross + pi.sum() * total.log()
+    return torch.where(total > 0, divergence, 0.0)
+
+
+def _responsibility(log_p: Tensor, valid: Tensor | None, log_s: Tensor, attraction: Tensor) -> Tensor:
+    """sum_k (attraction_k / S_k) p_jk, with p_jk / S_k <= 1 formed at once, so that nothing overflows -> (n,)."""
+    if valid is not None:
+        log_p = log_p.masked_fill(~valid[:, None], -torch.inf)
+    log_s = log_s.masked_fill(log_s == -torch.inf, torch.inf)  # a class that no row predicts has no responsible row
+    return ((log_p - log_s).exp() * attraction).sum(1)
+
+
+def _check_constants(target: Target, weight: Tensor | None) -> None:
+    """What makes up the marginal of the whole batch is constant here: its gradient would be wrong without a word."""
+    if not torch.is_grad_enabled():
+        return
+    soft = ("target", target) if isinstance(target, Tensor) else ("target.share", target.share)
+    for name, value in (soft, ("weight", weight)):
+        if isinstance(value, Tensor) and value.requires_grad:
+            raise ValueError(
+                f"{name}: requires a gradient, which marginal and process_group cannot give: the rest of the batch is "
+                f"a constant to this part. Detach it, or compute the loss of the whole batch at once."
+            )
+
+
+def _gradient_only(values: Tensor) -> Tensor:
+    """Zero, with the gradient of ``values``: an exact 0, so that no digit of the loss is lost."""
+    if torch.compiler.is_compiling():
+        return values - values.detach()  # a compiled graph cannot ask for more
+    transforms = torch._C._functorch.get_interpreter_stack()
+    if transforms:
+        if sum(one.key() in _DERIVATIVES for one in transforms) > 1:
+            raise RuntimeError(_ONE_DERIVATIVE)
+        return values - values.detach()
+    zero: Tensor = _FirstDerivativeOnly.apply(values)
+    return zero
+
+
+class _FirstDerivativeOnly(torch.autograd.Function):
+    """Zero with the gradient of its argument, and no second one: the rest of the batch would have a part in it."""
+
+    @staticmethod
+    def forward(ctx: object, values: Tensor) -> Tensor:
+        del ctx
+        return torch.zeros_like(values)
+
+    @staticmethod
+    def backward(ctx: object, upstream: Tensor) -> Tensor:
+        del ctx
+        if torch.is_grad_enabled():
+            raise RuntimeError(_ONE_DERIVATIVE)
+        return upstream

@@ -1,0 +1,282 @@
+"""Generated blocks of Markdown files: what stands between two marks comes from records and is never typed.
+
+<!-- generated: table1 -->
+... replaced ...
+<!-- end -->
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from gence.lab.store import Store, environment_record
+from gence.metrics import Summary, summarize
+from gence.paper.exhibit import ANCHORED, DATA_TITLES, MODEL_TITLES, OFFSET, SIX_LOSSES, Column
+from gence.paper.show import SHOWN, shown
+from gence.paper.studies.drift_course import course_block
+from gence.paper.studies.larger_batches import batches_block
+from gence.paper.studies.remedies_evidence import headline, read_study
+from gence.paper.studies.remedies_figure import figure_block
+
+
+def study_record(study: str, accuracies: Mapping[tuple[str, str], Sequence[float]], *, rows_are: str) -> dict[str, Any]:
+    """Return a study as it is kept: every seed's accuracy, and where it was measured.
+
+    Args:
+        study: what was run, such as "examples/unlabelled.py".
+        accuracies: (row, column) of the table -> one test accuracy a seed, from 0 to 1.
+        rows_are: the heading above the rows' names.
+
+    >>> record = study_record("a script", {("digits", "CE"): [0.9, 0.875]}, rows_are="data")
+    >>> record["rows"]
+    [{'row': 'digits', 'column': 'CE', 'accuracies': [0.9, 0.875]}]
+    """
+    if not accuracies or not all(accuracies.values()):
+        raise ValueError(f"accuracies: expected at least one seed in every cell of {study}, got {dict(accuracies)}")
+    rows = [
+        {"row": row, "column": column, "accuracies": [round(float(value), 6) for value in seeds]}
+        for (row, column), seeds in accuracies.items()
+    ]
+    return {"study": study, "environment": environment_record(), "rows_are": rows_are, "rows": rows}
+
+
+def write_study(
+    path: str | Path, study: str, accuracies: Mapping[tuple[str, str], Sequence[float]], *, rows_are: str
+) -> None:
+    """Write `study_record` as JSON."""
+    record = study_record(study, accuracies, rows_are=rows_are)
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+LEAST_SEEDS = 3
+_GENCE, _CE, *_OTHERS = SIX_LOSSES
+COLUMNS = (_CE, _GENCE, OFFSET, ANCHORED, *_OTHERS)
+"""What a reader asks first stands first: cross-entropy, GenCE and its two repairs."""
+
+_CELL = ["data", "subset.n", "subset.rho", "model", "recipe"]
+_METRICS = {"accuracy": "Accuracy, %", "ece": "Calibration error (ECE), %, 15 bins; to be read beside the accuracy"}
+
+
+def measured_table(store: Store, metric: str = "accuracy") -> str:
+    """Return a Markdown table, a line a cell in which cross-entropy and GenCE have at least three seeds.
+
+    Cells are those judged on the test set under a recipe with a name.
+
+    Args:
+        store: where the records are.
+        metric: "accuracy" or "ece".
+    """
+    frame = store.frame()
+    if frame.empty:
+        return "Nothing is measured yet.\n"
+    frame = frame[(frame["evaluate_on"] == "test") & ~frame["recipe"].str.startswith("custom")]
+    frame = frame[frame["loss"].isin([str(column.loss) for column in COLUMNS])]
+    cells = [runs for _, runs in frame.groupby(_CELL, dropna=False) if _can_be_compared(runs)]
+    if not cells:
+        return "No cell has enough seeds of both cross-entropy and GenCE yet.\n"
+    head = ["data", "N", "network", "recipe", *(column.title for column in COLUMNS)]
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * 4 + " ---: |" * len(COLUMNS)]
+    shown = pd.concat(cells)
+    diverged = int((shown["status"] == "diverged").sum())
+    seeds = sorted({len(_of(runs, column)) for runs in cells for column in COLUMNS} - set(range(LEAST_SEEDS)))
+    note = (
+        f"{_METRICS[metric]}: mean ± sample standard deviation over {' or '.join(map(str, seeds))} seeds. "
+        f"{len(shown)} runs on {' and '.join(sorted(set(shown['device'])))}; {diverged or 'none'} diverged."
+    )
+    return "\n".join([*lines, *(_line(runs, metric) for runs in cells)]) + f"\n\n{note}\n"
+
+
+def _of(runs: pd.DataFrame, column: Column) -> pd.DataFrame:
+    return runs[runs["loss"] == str(column.loss)]
+
+
+def _can_be_compared(runs: pd.DataFrame) -> bool:
+    return all(len(_of(runs, column)) >= LEAST_SEEDS for column in (_CE, _GENCE))
+
+
+def _line(runs: pd.DataFrame, metric: str) -> str:
+    first = runs.iloc[0]
+    size = "all" if pd.isna(first["subset.n"]) else f"{first['subset.n']:.0f}"
+    if not pd.isna(first["subset.rho"]):
+        size = f"rho {first['subset.rho']:g}"
+    words = [DATA_TITLES.get(first["data"], first["data"]), size]
+    words += [MODEL_TITLES.get(first["model"], first["model"]), first["recipe"]]
+    found = [_summary(_of(runs, column), column.prefix + metric) for column in COLUMNS]
+    # Of calibration no best is marked: a network that has learnt nothing may have it.
+    best = max((one.mean for one in found if one), default=None) if metric == "accuracy" else None
+    for one in found:
+        text = f"{one.mean:.1f} ± {one.std:.1f}" if one else "–"
+        words.append(f"**{text}**" if one and one.mean == best else text)
+    return "| " + " | ".join(words) + " |"
+
+
+def _summary(runs: pd.DataFrame, name: str) -> Summary | None:
+    """Mean and spread in per cent; None where there are few seeds, or one without this number."""
+    values = 100 * runs[name].dropna()
+    return summarize(values.tolist()) if len(values) >= max(LEAST_SEEDS, len(runs)) else None
+
+
+def study_table(record: Mapping[str, Any]) -> str:
+    """Return a Markdown table of accuracies in %, and a line that says what was run, where, and what the spread is.
+
+    >>> rows = [{"row": "digits", "column": "CE", "accuracies": [0.9, 0.88]}]
+    >>> place = {"device": "cpu", "versions": {"torch": "2.15.0"}}
+    >>> print(study_table({"study": "a script", "rows_are": "data", "rows": rows, "environment": place}))
+    | data | CE |
+    | --- | ---: |
+    | digits | 89.0 ± 1.4 |
+    <BLANKLINE>
+    Test accuracy in %, mean ± sample standard deviation over 2 seeds; a script, on cpu with torch 2.15.0.
+    """
+    cells = {(cell["row"], cell["column"]): cell["accuracies"] for cell in record["rows"]}
+    columns = list(dict.fromkeys(column for _, column in cells))
+    lines = ["| " + " | ".join([record["rows_are"], *columns]) + " |", "| --- |" + " ---: |" * len(columns)]
+    for row in dict.fromkeys(row for row, _ in cells):
+        lines.append("| " + " | ".join([row, *(_cell(cells.get((row, column))) for column in columns)]) + " |")
+    counts = sorted({len(seeds) for seeds in cells.values()})
+    seeds = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
+    environment = record["environment"]
+    return "\n".join(lines) + (
+        f"\n\nTest accuracy in %, mean ± sample standard deviation over {seeds} seeds; {record['study']}, on "
+        f"{environment['device']} with torch {environment['versions']['torch']}."
+    )
+
+
+def _cell(accuracies: Sequence[float] | None) -> str:
+    if accuracies is None:
+        return "–"
+    spread = f" ± {100 * statistics.stdev(accuracies):.1f}" if len(accuracies) > 1 else ""
+    return f"{100 * statistics.fmean(accuracies):.1f}{spread}"
+
+
+_PROVIDERS = {
+    "cross_entropy": "CE",
+    "cross_entropy, compiled": "CE, compiled",
+    "GenCE": "GenCE",
+    "GenCE plain": "GenCE, plain formula",
+}
+_WALL_BELOW = 100_000  # logits: there the launches are the cost, and the clock on the wall shows it
+
+
+def speed_table(path: Path) -> str:
+    """Return a Markdown table: forward and backward in ms for each shape and provider, and GenCE's extra memory."""
+    record: dict[str, Any] = json.loads(path.read_text())
+    shapes: dict[tuple[int, int, str], dict[str, dict[str, Any]]] = {}
+    for row in record["rows"]:
+        shapes.setdefault((row["n"], row["K"], row["dtype"]), {})[row["provider"]] = row
+    head = ["n x K", "dtype", *_PROVIDERS.values(), "GenCE's extra memory"]
+    lines = ["| " + " | ".join(head) + " |", "| --- | --- |" + " ---: |" * (len(head) - 2)]
+    for (n, K, dtype), rows in shapes.items():
+        clock = "both_wall_ms" if n * K < _WALL_BELOW else "both_cold_ms"
+        times = [f"{rows[name][clock]['median']:.3g}" if name in rows else "–" for name in _PROVIDERS]
+        lines.append("| " + " | ".join([f"{n} x {K}", dtype, *times, f"{rows['GenCE']['extra_mib']:.2g} MiB"]) + " |")
+    environment = record["environment"]
+    versions = environment.get("versions", environment)
+    return "\n".join(lines) + (
+        f"\n\nMilliseconds, medians, on {environment['device']} with torch {versions['torch']}; wall time for the two "
+        "small shapes, time between events on logits that are not in the cache for the others.\n"
+    )
+
+
+_BLOCK = re.compile(r"(?P<head><!-- generated: (?P<name>\S+) -->\n)(?P<body>.*?)(?P<tail><!-- end -->)", re.DOTALL)
+_LEFT_OUT = ("both_hot_ms", "forward_cold_ms", "backward_cold_ms")  # in the record; too much for a page
+NOTHING = "No records have been rendered into this file yet.\n"
+
+Renderer = Callable[[], str]
+
+
+def renderers(store: Store, bench: Path) -> dict[str, Renderer]:
+    """Return the functions that write each block, by name.
+
+    A name of `gence show` is its table with the sentences around it; `remedies_figure` is the remedies' figure and
+    what it lacks, `remedies_course_figure` their drift over the epochs, `larger_batches_figure` their accuracy against
+    batch size, `headline` what GenCE makes there against cross-entropy; `measured` and `measured_ece` are what the
+    store holds, a line a cell; `speed` is the loss's cost, a line a shape; `bench-NAME` is the table of the rows in
+    `NAME.json` of the folder of benchmarks, where small studies lie too.
+
+    Args:
+        store: where the records of the paper are.
+        bench: the folder of benchmark records.
+    """
+    found: dict[str, Renderer] = {name: functools.partial(_exhibit, name, store) for name in SHOWN}
+    found["remedies_figure"] = functools.partial(figure_block, store)
+    found["remedies_course_figure"] = functools.partial(course_block, store)
+    found["larger_batches_figure"] = functools.partial(batches_block, store)
+    found["headline"] = lambda: f"\n{headline(read_study(store))}\n\n"
+    found["measured"] = lambda: f"\n{measured_table(store)}\n"
+    found["measured_ece"] = lambda: f"\n{measured_table(store, 'ece')}\n"
+    if (bench / "loss.json").exists():
+        found["speed"] = lambda: f"\n{speed_table(bench / 'loss.json')}\n"
+    for path in sorted(bench.glob("*.json")):
+        found[f"bench-{path.stem}"] = functools.partial(_bench, path)
+    return found
+
+
+def filled(text: str, known: Mapping[str, Renderer]) -> str:
+    """Return a file's text with every block written anew.
+
+    A `bench-` block whose benchmark has no record yet says so. Any other unknown name is an error.
+
+    >>> filled("<!-- generated: sum -->\\nold\\n<!-- end -->", {"sum": lambda: "1 + 1 = 2\\n"})
+    '<!-- generated: sum -->\\n1 + 1 = 2\\n<!-- end -->'
+    """
+
+    def write(block: re.Match[str]) -> str:
+        name = block["name"]
+        if name in known:
+            body = known[name]()
+        elif name.startswith("bench-"):
+            body = NOTHING
+        else:
+            raise ValueError(f"there is no generated block {name!r}; known are {', '.join(sorted(known))}")
+        return f"{block['head']}{body}{block['tail']}"
+
+    if text.count("<!-- generated: ") != len(_BLOCK.findall(text)):
+        raise ValueError("a generated block has no <!-- end --> after it")
+    return _BLOCK.sub(write, text)
+
+
+def _exhibit(name: str, store: Store) -> str:
+    table, notes = shown(name, store)
+    parts = [*notes, table.markdown().rstrip("\n") if table.rows else table.caption]
+    return "\n" + "\n\n".join(parts) + "\n\n"
+
+
+def _bench(path: Path) -> str:
+    record: dict[str, Any] = json.loads(path.read_text())
+    if "study" in record:
+        return f"\n{study_table(record)}\n\n"
+    rows = record.get("rows")
+    if not isinstance(rows, list) or not rows:
+        return NOTHING
+    columns = list(dict.fromkeys(name for row in rows for name, value in row.items() if _fits(name, value)))
+    lines = ["| " + " | ".join(name.replace("_", " ") for name in columns) + " |", "|" + " --- |" * len(columns)]
+    lines += ["| " + " | ".join(_short(row.get(name)) for name in columns) + " |" for row in rows]
+    return "\n" + "\n".join(lines) + f"\n\nOn {record.get('environment', {}).get('device', 'an unnamed device')}.\n\n"
+
+
+def _fits(name: str, value: Any) -> bool:
+    """Whether a value can stand in a table: plain values, timings with their quantiles, and repeats of a number."""
+    if isinstance(value, dict):
+        return "median" in value and name not in _LEFT_OUT
+    repeats = isinstance(value, list) and bool(value) and all(isinstance(one, float) for one in value)
+    return (repeats or not isinstance(value, list)) and name not in _LEFT_OUT
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, dict):  # a timing with its quantiles
+        return f"{value['median']:.3g} ({value['low']:.3g}–{value['high']:.3g})"
+    if isinstance(value, list):  # repeats
+        return f"{min(value):.3g}–{max(value):.3g} (n = {len(value)})"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

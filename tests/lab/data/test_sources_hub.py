@@ -1,0 +1,64 @@
+"""Hugging Face data sets, from folders on this machine in the hub's own formats."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from gence.lab.data import DataError, load, load_images
+
+from .conftest import digit_files, digit_pixels, write_folder
+
+datasets = pytest.importorskip("datasets")
+
+
+@pytest.fixture(autouse=True)
+def _offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hf")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_OFFLINE", True)
+    datasets.disable_progress_bars()
+
+
+def save_parquet(folder: Path, per_split: dict[str, int]) -> None:
+    pixels = digit_pixels(max(per_split.values()))
+    for split, count in per_split.items():
+        rows = [(image, k) for k, images in enumerate(pixels.values()) for image in images[:count]]
+        features = datasets.Features(
+            {"img": datasets.Image(), "label": datasets.ClassLabel(names=list(pixels)), "other": datasets.ClassLabel(3)}
+        )
+        table = {
+            "img": [{"bytes": png, "path": None} for png in digit_files(count).values()],
+            "label": [k for _, k in rows],
+            "other": [2 - k for _, k in rows],
+        }
+        folder.mkdir(parents=True, exist_ok=True)
+        datasets.Dataset.from_dict(table, features=features).to_parquet(folder / f"{split}-00000-of-00001.parquet")
+
+
+def test_parquet(tmp_path: Path) -> None:
+    save_parquet(tmp_path / "set" / "data", {"train": 4, "test": 2})
+    splits = load(f"hf:{tmp_path / 'set'}")
+    assert (len(splits.train), len(splits.test)) == (12, 6)
+    assert splits.classes == ("digit0", "digit1", "digit2")
+    assert splits.test.labels.tolist() == [0, 0, 1, 1, 2, 2]
+    expected = torch.stack([torch.from_numpy(p) for images in digit_pixels(4).values() for p in images])
+    torch.testing.assert_close(splits.train.images[:, 0], expected, rtol=0, atol=0)
+    other = load_images(f"hf:{tmp_path / 'set'}#other")
+    assert other.labels.tolist() == [2, 2, 1, 1, 0, 0]
+    with pytest.raises(DataError, match="no ClassLabel column 'wrong'"):
+        load(f"hf:{tmp_path / 'set'}#wrong")
+
+
+def test_image_folder_without_test_part(tmp_path: Path) -> None:
+    write_folder(tmp_path / "set", digit_files(5))
+    splits = load(f"hf:{tmp_path / 'set'}", image_size=6)
+    assert (len(splits.train), len(splits.test)) == (12, 3)
+    assert splits.train.image_shape == (1, 6, 6)
+    assert splits.classes == ("digit0", "digit1", "digit2")
+
+
+def test_what_is_no_data_set(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="cannot be loaded"):
+        load(f"hf:{tmp_path / 'gone'}")

@@ -1,0 +1,349 @@
+from __future__ import annotations
+
+import errno
+import json
+import math
+import shutil
+import threading
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from gence.lab.store import files as atomic
+from gence.lab.store.environment import environment_record
+from gence.lab.store.files import StoreError
+from gence.lab.store.pack import Pack
+from gence.lab.store.store import Store
+from gence.lab.train.checkpoint import CohortCheckpoint
+from tests.lab.store_records import ENVIRONMENT, SPECS, a_day_later, filled, record_file, result
+from tests.lab.tiny_trainer import make_specs, train
+
+
+def test_what_is_written_is_read_back(tmp_path):
+    store = Store(tmp_path / "store")
+    (trained,) = train(SPECS[:1])
+    assert store.write(SPECS[0], trained)
+    record = store.read(SPECS[0].key)
+    assert record.spec == SPECS[0]
+    assert record.result.metrics == trained.metrics
+    assert record.result.curves == trained.curves
+    assert record.result.tables == {"marginal": trained.tables["marginal"].tolist()}
+    assert record.environment == environment_record()
+    assert set(record.environment["versions"]) >= {"python", "gence", "torch", "numpy"}
+    predictions = store.predictions(SPECS[0].key)
+    for name, array in trained.predictions.items():
+        np.testing.assert_array_equal(predictions[name], array, strict=True)
+    assert store.predictions(SPECS[1].key) is None
+
+
+def test_numbers_json_does_not_have_come_back(tmp_path):
+    store = Store(tmp_path)
+    odd = [math.inf, -math.inf, np.float32(0.5), np.int64(3)]
+    store.write(SPECS[0], result(math.nan, status="diverged", curves={"loss": odd}, tables={"t": {"x": [math.nan]}}))
+    back = store.read(SPECS[0].key).result
+    assert math.isnan(back.metrics["accuracy"])
+    assert back.curves["loss"] == [math.inf, -math.inf, 0.5, 3]
+    assert math.isnan(back.tables["t"]["x"][0])
+    assert back.status == "diverged"
+    assert math.isnan(store.frame()["accuracy"][0])
+    assert "NaN" not in json.dumps(json.loads(record_file(store).read_text())["run"]["spec"])
+
+
+def test_a_record_is_never_overwritten(tmp_path):
+    store = filled(tmp_path)
+    before = record_file(store).read_bytes()
+    assert store.write(SPECS[0], result(0.9), ENVIRONMENT) is False
+    assert record_file(store).read_bytes() == before
+    assert atomic.create_file(record_file(store), b"other") is False
+    assert record_file(store).read_bytes() == before
+
+
+def test_without_hard_links_nothing_is_overwritten_either(tmp_path, monkeypatch):
+    def refuse(self, target):
+        raise OSError(errno.EOPNOTSUPP, "no hard links here")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    assert atomic.create_file(tmp_path / "a", b"first") is True
+    assert atomic.create_file(tmp_path / "a", b"second") is False
+    assert (tmp_path / "a").read_bytes() == b"first"
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_missing_is_by_key_once_and_in_order(tmp_path):
+    store = filled(tmp_path, SPECS[:2])
+    assert store.missing([*SPECS, *SPECS]) == SPECS[2:]
+    assert Store(tmp_path / "new").missing(SPECS) == SPECS
+    assert not (tmp_path / "new").exists(), "looking makes nothing"
+
+
+def test_frame_has_spec_metrics_and_origin(tmp_path):
+    frame = filled(tmp_path).frame()
+    assert len(frame) == len(SPECS)
+    row = frame.set_index("key").loc[SPECS[4].key]
+    assert (row["loss"], row["loss.anchor"], row["seed"], row["subset.n"]) == ("gence(anchor=0.1)", 0.1, 1, 40)
+    assert (row["accuracy"], row["commit"], row["device"], row["wall_s"]) == (0.51, "abc", "cpu", 1.5)
+    assert row["recipe"].startswith("custom-")
+    assert row["recipe.milestones"] == "0.5,0.75"
+    assert list(Store(tmp_path / "empty").frame().columns) == ["key", "status"]
+
+
+def test_a_metric_named_like_a_column_keeps_out_of_its_way(tmp_path):
+    store = Store(tmp_path)
+    store.write(SPECS[0], result(metrics={"loss": 3.0}), ENVIRONMENT)
+    assert (store.frame()["loss"][0], store.frame()["metrics.loss"][0]) == ("ce", 3.0)
+
+
+def test_the_cache_follows_the_records_and_may_be_lost_or_broken(tmp_path):
+    store = filled(tmp_path, SPECS[:3])
+    first = store.frame()
+    store.write(SPECS[3], result(0.7), ENVIRONMENT)
+    assert len(store.frame()) == 4
+    cache = tmp_path / "cache" / "rows.json"
+    sound = json.loads(cache.read_bytes())
+    (key,) = list(sound["loose"])[:1]
+    unusable = (
+        {"version": "other"},
+        {"version": sound["version"]},
+        {**sound, "packed": None},
+        {**sound, "packed": [None, {key: "no row"}]},
+        {**sound, "loose": []},
+        {**sound, "loose": {**sound["loose"], key: None}},
+    )
+    for content in (b"{", b"[]", *(json.dumps(cache).encode() for cache in unusable)):
+        cache.write_bytes(content)
+        assert len(store.frame()) == 4
+    shutil.rmtree(tmp_path / "cache")
+    record_file(store, SPECS[3]).unlink()
+    pd.testing.assert_frame_equal(store.frame(), first)
+    assert (tmp_path / "cache" / ".gitignore").read_text() == "*\n"
+
+
+def test_packed_records_read_like_loose_ones(tmp_path):
+    store = filled(tmp_path, SPECS[:4])
+    loose = {record.key: record for record in store.records()}
+    frame = store.frame()
+    assert store.pack() == 4
+    assert not list((tmp_path / "records").rglob("*.json"))
+    store.write(SPECS[4], result(), ENVIRONMENT)
+    again = Store(tmp_path)
+    assert again.missing(SPECS) == SPECS[5:]
+    assert {key: again.read(key) for key in loose} == loose
+    pd.testing.assert_frame_equal(
+        again.frame()[again.frame()["key"].isin(loose)][frame.columns].reset_index(drop=True), frame
+    )
+    assert again.write(SPECS[0], result(0.9), ENVIRONMENT) is False
+    assert again.pack() == 5
+    assert again.check().sound == 5
+    with pytest.raises(StoreError, match="has no record"):
+        again.read("0" * 16)
+
+
+def test_a_damaged_line_of_the_pack_is_named_and_never_lost(tmp_path, monkeypatch):
+    with a_day_later(monkeypatch):
+        store = filled(tmp_path / "store", SPECS[:3])
+    store.pack()
+    damaged = store.pack_path.read_bytes().replace(b'\n{"key"', b'\n {"key"', 1)
+    store.pack_path.write_bytes(damaged)
+    whole = min(store.keys())
+    older = filled(tmp_path / "older", [spec for spec in SPECS if spec.key == whole], accuracy=0.9)
+    for call in (store.pack, lambda: store.merge(older)):
+        with pytest.raises(StoreError, match=r"records\.jsonl:2 is not a record.*nothing was changed"):
+            call()
+        assert store.pack_path.read_bytes() == damaged
+
+
+def test_two_records_of_a_run_are_named_and_none_is_lost(tmp_path, monkeypatch):
+    store = filled(tmp_path / "store", SPECS[:3])
+    store.pack()
+    lines = store.pack_path.read_bytes().splitlines(keepends=True)
+    store.pack_path.write_bytes(b"".join([*lines, lines[0]]))
+    report = store.check()
+    assert (report.ok, report.sound, len(report.notes)) == (True, 3, 1)
+    assert "records.jsonl, lines 1 and 4: the same record of the run" in report.notes[0]
+    store.pack()
+    assert store.pack_path.read_bytes() == b"".join(lines)
+    assert store.check().notes == ()
+
+    with a_day_later(monkeypatch):
+        later = filled(tmp_path / "later", SPECS[:3], accuracy=0.9)
+    twice = b"".join([*lines, later.line(min(store.keys())) + b"\n"])
+    store.pack_path.write_bytes(twice)
+    assert "lines 1 and 4: different records" in " ".join(store.check().problems)
+    with pytest.raises(StoreError, match=r"lines 1 and 4: different records.*remove all but one.*Nothing was changed"):
+        store.pack()
+    assert store.pack_path.read_bytes() == twice
+
+    store.pack_path.write_bytes(b"".join(lines))
+    shutil.copytree(later.root / "records", store.root / "records", dirs_exist_ok=True)
+    report = store.check()
+    assert (report.sound, len(report.problems)) == (0, 3)
+    with pytest.raises(StoreError, match=r"records\.jsonl hold different records of the run.*remove one of them"):
+        store.pack()
+
+
+def test_a_checkpoint_whose_runs_are_recorded_is_a_leftover(tmp_path):
+    store = filled(tmp_path, SPECS[:2])
+    over, going_on = (CohortCheckpoint(store.root / "work", specs) for specs in (SPECS[:2], SPECS[1:3]))
+    for checkpoint in (over, going_on):
+        checkpoint.save(1, 1.0, [{"w": torch.ones(1)} for _ in range(2)], [[torch.ones(3)], [torch.ones(3)]])
+    (store.root / "work" / "cohort-cut.safetensors").write_bytes(over.path.read_bytes()[:20])
+    assert store.check().leftovers == (over.path,)
+    store.check(remove_leftovers=True)
+    assert (over.load(), going_on.load() is not None) == (None, True)
+
+
+def test_predictions_are_those_of_the_record_or_an_error(tmp_path, monkeypatch):
+    spec, key = SPECS[0], SPECS[0].key
+    (trained,) = train([spec])
+    store, older = Store(tmp_path / "store"), Store(tmp_path / "older")
+    with a_day_later(monkeypatch):
+        store.write(spec, trained, ENVIRONMENT)
+    file = tmp_path / "store" / "predictions" / key[:2] / f"{key}.npz"
+    whole = file.read_bytes()
+    for content in (b"", whole[: len(whole) // 2], b"another run's"):
+        file.write_bytes(content)
+        with pytest.raises(StoreError, match="is not what was recorded with the run"):
+            store.predictions(key)
+    file.write_bytes(whole)
+    older.write(spec, result(0.9), ENVIRONMENT)  # without predictions
+    assert store.merge(older).conflicts == (key,)
+    assert (store.predictions(key), store.check()) == (None, older.check())
+    left_by_a_killed_process = tmp_path / "older" / "predictions" / SPECS[1].key[:2] / f"{SPECS[1].key}.npz"
+    left_by_a_killed_process.parent.mkdir(parents=True)
+    left_by_a_killed_process.write_bytes(whole)
+    older.write(SPECS[1], result(), ENVIRONMENT)
+    assert older.predictions(SPECS[1].key) is None
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda text: text.replace('"accuracy":0.5', '"accuracy":0.9'), "changed after it was written"),
+        (lambda text: text.replace('"seed":0', '"seed":1'), "changed after it was written"),
+        (lambda text: text[: len(text) // 2], "cut short"),
+        (lambda text: json.dumps(json.loads(text), indent=1), "reformatted"),
+        (lambda text: "", "cut short"),
+    ],
+)
+def test_a_record_edited_by_hand_is_found_and_left_alone(tmp_path, edit, message):
+    store = filled(tmp_path)
+    path = record_file(store)
+    path.write_text(edit(path.read_text()))
+    before = path.read_bytes()
+    for call in (lambda: store.read(SPECS[0].key), store.frame, store.pack):
+        with pytest.raises(StoreError, match=message):
+            call()
+    merged = Store(tmp_path / "m").merge(store)
+    assert (len(merged.added), len(merged.damaged)) == (len(SPECS) - 1, 1)
+    assert message in merged.damaged[0]
+    into = store.merge(filled(tmp_path / "sound"))  # the other way round
+    assert (len(into.same), len(into.damaged)) == (len(SPECS) - 1, 1)
+    assert message in into.damaged[0]
+    report = store.check()
+    assert (report.sound, len(report.problems), report.ok) == (len(SPECS) - 1, 1, False)
+    assert message in report.problems[0]
+    assert str(path) in report.problems[0]
+    assert path.read_bytes() == before
+    assert store.missing(SPECS) == [], "a broken record is not silently redone"
+
+
+def test_records_of_a_newer_version_say_so(tmp_path, monkeypatch):
+    store = filled(tmp_path, SPECS[:1])
+    with monkeypatch.context() as newer:
+        newer.setattr("gence.lab.spec.run.SCHEMA_VERSION", 2)
+        foreign = make_specs(1, losses=("gence",))[0]
+        store.write(foreign, result(), ENVIRONMENT)
+    with monkeypatch.context() as newer:
+        newer.setattr("gence.lab.store.record.FORMAT_VERSION", 2)
+        store.write(SPECS[1], result(), ENVIRONMENT)
+    before = store.line(foreign.key)
+    with pytest.raises(StoreError, match=r"newer version \(schema 2\).*update gence"):
+        store.read(foreign.key)
+    with pytest.raises(StoreError, match=r"newer version .*update gence"):
+        store.frame()
+    with pytest.raises(StoreError, match=r"newer version \(record format 2.*update gence"):
+        store.read(SPECS[1].key)
+    assert [("schema 2" in p or "format 2" in p) for p in store.check().problems] == [True, True]
+    assert store.line(foreign.key) == before
+
+
+def test_check_names_strangers_leftovers_and_wrong_predictions(tmp_path):
+    store = Store(tmp_path)
+    store.write(SPECS[0], train(SPECS[:1])[0], ENVIRONMENT)
+    folder = record_file(store).parent
+    (folder / "notes.txt").write_text("mine")
+    (tmp_path / "records" / "00").mkdir()
+    shutil.copy(record_file(store), tmp_path / "records" / "00" / f"{'0' * 16}.json")
+    (folder / f"{atomic.TEMPORARY_PREFIX}x").write_text("half")
+    (tmp_path / "predictions" / SPECS[0].key[:2] / f"{SPECS[0].key}.npz").write_bytes(b"other")
+    report = store.check(remove_leftovers=True)
+    text = "\n".join(report.problems)
+    assert "notes.txt is not where and named as a record is" in text
+    assert "holds the record of another run" in text
+    assert "not what was recorded" in text
+    assert [path.name for path in report.leftovers] == [f"{atomic.TEMPORARY_PREFIX}x"]
+    assert store.check().leftovers == ()
+
+
+def test_export(tmp_path):
+    store = filled(tmp_path / "store")
+    assert store.export_parquet(tmp_path / "all.parquet") == len(SPECS)
+    assert store.export_csv(tmp_path / "all.csv") == len(SPECS)
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "all.parquet"), store.frame())
+    assert sorted(pd.read_csv(tmp_path / "all.csv")["key"]) == sorted(store.keys())
+
+
+def test_a_path_that_cannot_be_a_store_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "store"):
+        with pytest.raises(StoreError, match="file is a file; a store is a folder"):
+            Store(path)
+    with pytest.raises(StoreError, match="there is no store"):
+        Store(tmp_path / "absent", must_exist=True)
+
+
+def test_readers_see_whole_records_while_others_write(tmp_path):
+    specs = make_specs(40)
+    store = Store(tmp_path)
+    seen: list[int] = []
+
+    def look() -> None:
+        while len(seen) == 0 or seen[-1] < len(specs):
+            seen.append(len([record.spec for record in Store(tmp_path).records()]))
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    for i, spec in enumerate(specs):
+        store.write(spec, result(), ENVIRONMENT)
+        if i % 13 == 5:
+            store.pack()
+    reader.join(timeout=300)
+    assert seen[-1] == len(specs)
+    assert seen == sorted(seen)
+
+
+def test_a_pack_replaced_between_any_two_steps_of_a_reader_is_read_whole(tmp_path):
+    store = filled(tmp_path)
+    store.pack()
+    first, *_, last = sorted(store.keys())
+    lines = {key: line.rstrip(b"\n") for key, line in store.packed_lines()}
+    without_first = {key: line for key, line in lines.items() if key != first}
+    done = threading.Event()
+
+    def replace_it() -> None:
+        pack = Pack(store.pack_path)
+        while not done.is_set():
+            pack.write(without_first)
+            pack.write(lines)
+
+    writer = threading.Thread(target=replace_it)
+    writer.start()
+    try:
+        for _ in range(300):
+            assert Pack(store.pack_path).line(last) == lines[last]
+    finally:
+        done.set()
+        writer.join()

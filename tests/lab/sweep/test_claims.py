@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from gence.lab.sweep.claims import Claims
+
+
+def test_claims_are_exclusive_and_a_dead_holders_is_taken_over(tmp_path):
+    with Claims(tmp_path) as one, Claims(tmp_path) as two:
+        assert one.take("a")
+        assert not two.take("a")
+        assert two.held_elsewhere("a")
+        one.release("a")
+        assert two.take("a")
+    code = (
+        "import sys; from gence.lab.sweep.claims import Claims; from pathlib import Path; import os;"
+        "Claims(Path(sys.argv[1])).take('b'); os._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+    assert (tmp_path / "claims" / "b.claim").exists()
+    with Claims(tmp_path) as three:
+        assert three.take("b")
+    assert not list((tmp_path / "claims").glob("*.claim"))
+
+
+def test_another_machines_claim_lives_by_its_heartbeat(tmp_path):
+    with Claims(tmp_path, heartbeat_s=0.05) as beating:
+        assert beating.take("a")
+        path = tmp_path / "claims" / "a.claim"
+        os.utime(path, (0, 0))
+        for _ in range(100):
+            if path.stat().st_mtime > 0:
+                break
+            threading.Event().wait(0.02)
+        assert path.stat().st_mtime > 0, "the thread renews it"
+    foreign = tmp_path / "claims" / "c.claim"
+    foreign.write_text(json.dumps({"host": "elsewhere", "boot": "x", "pid_space": "y", "pid": 1, "started": "1"}))
+    with Claims(tmp_path, stale_after_s=60) as claims:
+        assert not claims.take("c")
+        os.utime(foreign, (0, 0))
+        assert not claims.held_elsewhere("c")
+        assert claims.take("c")
+
+
+@pytest.mark.parametrize("content", [b"", b'{"host": "x', b"[]", b"\xff", b"{}"])
+def test_a_garbled_claim_lives_by_its_age(tmp_path, content):
+    (tmp_path / "claims").mkdir()
+    path = tmp_path / "claims" / "a.claim"
+    path.write_bytes(content)
+    with Claims(tmp_path, stale_after_s=60) as claims:
+        assert not claims.take("a"), "its holder may be writing it"
+        os.utime(path, (0, 0))
+        assert claims.take("a")
