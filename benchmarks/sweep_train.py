@@ -28,14 +28,13 @@ from torch import Tensor, nn
 from gence.lab.bench import train as bench_train
 from gence.lab.models import Paired, plain_norms, resnet
 from gence.lab.models.fused_norm import launch as norm_layout, layers as fused_layers
-from gence.lab.train import RunBackbone, cohort, lanes as lane, run as trainee, run_backbone
+from gence.lab.train import RunBackbone, cohort, run as lane, run_backbone
 
 SETTINGS: list[dict[str, Any]] = [
     {},
     {"products": True},
     {"search": True},
     {"plain": True},
-    {"halves": False},
     {"steps_in_turn": 4},
     {"together": False},
     {"at_once": 4},
@@ -47,7 +46,6 @@ SETTINGS: list[dict[str, Any]] = [
     {"n": 8000},
     {"norm": {"per_sm": 2}},
     {"model": "vgg19", "runs": 16},
-    {"model": "vgg19", "runs": 16, "halves": False},
     {"model": "vgg19", "runs": 16, "steps_in_turn": 4},
     {},
 ]
@@ -55,8 +53,8 @@ SETTINGS: list[dict[str, Any]] = [
 
 ``model``, ``runs``, ``n``: the cohort. ``norm``: tunables of the fused norms. ``products``: 1x1 convolutions as
 products of matrices; ``search``: cuDNN times its algorithms for each convolution; ``plain``: PyTorch's norms;
-``no_norms``: none, which trains nothing and tells the convolutions' share. ``halves``: whether copies of weights are
-kept. ``steps_in_turn``, ``together``: how lanes take turns; ``at_once``: how many of them, while others wait.
+``no_norms``: none, which trains nothing and tells the convolutions' share. ``steps_in_turn``, ``together``: how lanes
+take turns; ``at_once``: how many of them, while others wait.
 ``compile``: options of torch.compile's backend.
 """
 RUNS = 14
@@ -73,8 +71,6 @@ def measure(setting: dict[str, Any], epochs: int, runs: int | None = None) -> di
             stack.enter_context(patch.object(lane, "_keep_together", lambda _: None))
         if "at_once" in setting:
             stack.enter_context(patch.object(cohort, "run_in_turns", _in_groups_of(setting["at_once"])))
-        if not setting.get("halves", True):
-            stack.enter_context(patch.object(trainee, "can_keep_halves", lambda _: False))
         if setting.get("plain"):
             stack.enter_context(plain_norms())
         if setting.get("no_norms"):

@@ -30,18 +30,29 @@ def modules(source: Path) -> dict[str, Path]:
 def imports(source: Path) -> set[Import]:
     """All imports of the package's own modules, wherever in a file they stand."""
     files = modules(source)
+    trees = {name: ast.parse(file.read_text()) for name, file in files.items()}
+    offered = {name: _offered(trees[name]) for name in packages(source)}
     found = set()
-    for importer, file in files.items():
-        for node in ast.walk(ast.parse(file.read_text())):
+    for importer, tree in trees.items():
+        for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 taken = [name.name for name in node.names]
             elif isinstance(node, ast.ImportFrom) and node.module:
-                inside = [f"{node.module}.{name.name}" for name in node.names]
-                taken = [name if name in files else node.module for name in inside]
+                inside = [name.name for name in node.names if name.name not in offered.get(node.module, ())]
+                taken = [
+                    f"{node.module}.{name}" if f"{node.module}.{name}" in files else node.module for name in inside
+                ]
+                taken += [node.module] * (len(inside) < len(node.names))
             else:
                 continue
             found |= {Import(importer, name) for name in taken if name in files and name != importer}
     return found
+
+
+def _offered(front_door: ast.Module) -> set[str]:
+    """The names that a package's own page imports, and so offers: they win over files of the same name."""
+    lines = [node for node in ast.walk(front_door) if isinstance(node, ast.ImportFrom)]
+    return {name.asname or name.name for line in lines for name in line.names}
 
 
 def packages(source: Path) -> set[str]:

@@ -3,6 +3,9 @@
 A run that diverged has no number. NaN or an infinity in any of these functions is an error that names its place; it is
 for the caller to say what a diverged run counts as (chance accuracy, say) or to leave out that seed everywhere and
 report n. Dropping it silently would reward the method that fails.
+
+Student's t distribution (p-value, quantile, power) is computed here, so that the statistics need nothing but torch; the
+tests hold it against scipy.
 """
 
 from __future__ import annotations

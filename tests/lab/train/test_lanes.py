@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gence.lab.train.lanes import STEPS_IN_TURN, EagerLane, run_in_turns
+from gence.lab.train.run import STEPS_IN_TURN, EagerLane, run_in_turns
 
 
 def test_lanes_advance_together() -> None:

@@ -8,8 +8,7 @@ import torch
 from gence.lab.train.backbone import run_backbone
 from gence.lab.train.batches import EpochFeed
 from gence.lab.train.contrastive import ContrastiveTrainee
-from gence.lab.train.lanes import WARMUP_STEPS
-from gence.lab.train.run import Trainee, average_shares, create_criterion
+from gence.lab.train.run import WARMUP_STEPS, Trainee, average_shares, create_criterion
 from gence.losses import GenCELoss
 from tests.lab.small_runs import problem_of, small_spec
 

@@ -1,4 +1,4 @@
-"""The data sets that have a name: what is in them, and which files they are made from."""
+"""The data sets that have a name: what is in them, and which files they are made from; and one spelling per source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of networks, and the one function that builds them."""
+"""Names of networks, the one function that builds them, and the initialisations that the paper leaves open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a backbone is run: plainly, or compiled once for all networks of a kind."""
+"""How a backbone is run: plainly, or compiled once for all networks of a kind; and on which device."""
 
 from __future__ import annotations
 

@@ -20,8 +20,7 @@ from gence.lab.train.batches import EpochFeed
 from gence.lab.train.checkpoint import CohortCheckpoint, save_model
 from gence.lab.train.contrastive import ContrastiveTrainee
 from gence.lab.train.evaluate import evaluate
-from gence.lab.train.lanes import EagerLane, GraphLane, Lane, run_in_turns
-from gence.lab.train.run import Trainee, uses_bf16
+from gence.lab.train.run import EagerLane, GraphLane, Lane, Trainee, run_in_turns, uses_bf16
 from gence.lab.train.task import Problem, ProblemLoader
 from gence.losses import loss_info
 

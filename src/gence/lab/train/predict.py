@@ -1,4 +1,4 @@
-"""Trained networks in use: read one back, judge it on other data, predict folders of images."""
+"""Trained networks in use: read one back, evaluate it on the images it may be judged by, predict folders of images."""
 
 from __future__ import annotations
 

@@ -1,26 +1,32 @@
-"""One run in training: its network, optimiser, loss and statistics, and the step that moves them.
+"""One run in training: its network, optimiser, loss and statistics, its step, and how steps are executed.
 
 The step has no host synchronisation and takes everything that changes from tables on the device, indexed by a counter
-on the device: so the same code runs eagerly on a CPU and as a captured graph on a GPU.
+on the device: so the same code runs eagerly on a CPU and as a captured graph on a GPU. There each run of a cohort is a
+lane: its whole step is captured once as a CUDA graph and replayed on its own stream, so that the small kernels of one
+run fill the gaps of the others and Python costs nothing per step.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from gence.lab.models import ImageClassifier, create_model
 from gence.lab.spec import Recipe, RunSpec, check_numbers, stream_seed
-from gence.lab.train.backbone import RunBackbone, convolution_weights, run_backbone_in_half, run_backbone_with
+from gence.lab.train.backbone import RunBackbone
 from gence.lab.train.batches import EpochFeed
-from gence.lab.train.half_sgd import HalfSGD, can_keep_halves
-from gence.lab.train.lanes import WARMUP_STEPS
 from gence.lab.train.task import Problem
 from gence.losses import TwoHot, create_loss, loss_info
+
+WARMUP_STEPS = 3
+"""Steps that run before a capture; their effects are undone."""
+STEPS_IN_TURN = 1
+"""Steps of a lane that are enqueued before it is the next lane's turn."""
 
 
 def learning_rates(recipe: Recipe, steps_per_epoch: int) -> list[float]:
@@ -101,7 +107,6 @@ class Trainee:
         self.epoch_rates = table[:: feed.steps]  # at each epoch's start, for curves
         # A tensor on the GPU, so that a captured step can change it; a number on the CPU, where that is faster.
         self.lr: Tensor | None = torch.tensor(table[0], device=device) if device.type == "cuda" else None
-        self.halves: dict[str, Tensor] = {}
         self.optimizer = self._create_optimizer(self.lr if self.lr is not None else table[0])
         self.anchor_table = self._anchor_table(device)
         # Averaged weights need averaged statistics of BatchNorm: those of the last weights do not fit them.
@@ -149,8 +154,6 @@ class Trainee:
 
     def features(self, images: Tensor) -> Tensor:
         """What the backbone makes of images."""
-        if self.halves:
-            return run_backbone_with(self.halves, self.classifier.backbone, images)
         return self.run_backbone(self.classifier.backbone, images)
 
     def finish(self) -> None:
@@ -174,7 +177,6 @@ class Trainee:
         with torch.no_grad():
             for name, value in self.tensors().items():
                 value.copy_(saved[name])
-        self._refresh_halves()
         self.steps_done = int(self.counter)
 
     def _create_model(self) -> nn.Module:
@@ -205,32 +207,14 @@ class Trainee:
             return torch.optim.AdamW(
                 self.trained, lr, weight_decay=recipe.weight_decay, fused=True, capturable=capturable
             )
-        nesterov = recipe.nesterov and recipe.momentum > 0
-        # A compiled backbone rounds its weights by itself.
-        if self.bf16 and self.run_backbone is run_backbone_in_half and can_keep_halves(self.problem.prior.device):
-            weights = {name: p for name, p in convolution_weights(self.classifier.backbone).items() if p.requires_grad}
-            optimizer = HalfSGD(
-                self.trained,
-                list(weights.values()),
-                lr,
-                momentum=recipe.momentum,
-                weight_decay=recipe.weight_decay,
-                nesterov=nesterov,
-            )
-            self.halves = dict(zip(weights, optimizer.halves, strict=True))
-            return optimizer
         return torch.optim.SGD(
             self.trained,
             lr,
             momentum=recipe.momentum,
             weight_decay=recipe.weight_decay,
-            nesterov=nesterov,
+            nesterov=recipe.nesterov and recipe.momentum > 0,
             fused=True,
         )
-
-    def _refresh_halves(self) -> None:
-        if isinstance(self.optimizer, HalfSGD):
-            self.optimizer.refresh()
 
     @torch.no_grad()
     def ensure_optimizer_state(self) -> None:
@@ -252,7 +236,6 @@ class Trainee:
             for buffer in state.values():
                 if isinstance(buffer, Tensor):
                     buffer.zero_()
-        self._refresh_halves()
 
     def _move_average(self) -> None:
         share = self.average_shares.index_select(0, self.counter)[0]
@@ -302,3 +285,95 @@ def create_criterion(spec: RunSpec, train_prior: Tensor) -> Any:
 def _table(values: list[float], device: torch.device) -> Tensor:
     """One value a step, and some beyond the last: a graph's warm-up may run over a short run's end."""
     return torch.tensor(values + values[-1:] * WARMUP_STEPS, device=device)
+
+
+class Lane(Protocol):
+    """Executes a run's steps."""
+
+    def run(self, steps: int) -> None:
+        """Execute (or enqueue) this many steps."""
+
+    def then(self, work: Callable[[], None]) -> None:
+        """Execute (or enqueue) work after the steps so far."""
+
+    def wait(self) -> None:
+        """Return when everything enqueued has finished."""
+
+
+class EagerLane:
+    """Steps executed at once, for CPUs and for debugging on a GPU."""
+
+    def __init__(self, step: Callable[[], None]) -> None:
+        self.step = step
+
+    def run(self, steps: int) -> None:
+        """Execute this many steps."""
+        for _ in range(steps):
+            self.step()
+
+    def then(self, work: Callable[[], None]) -> None:
+        """Execute the work."""
+        work()
+
+    def wait(self) -> None:
+        """Nothing is ever pending."""
+
+
+class GraphLane:
+    """A captured step replayed on a stream of its own.
+
+    Args:
+        step: the whole step, free of host synchronisation; it runs a few times before capture to warm up.
+        restore: undoes what those warm-up steps did to the run's tensors, in place.
+    """
+
+    def __init__(self, step: Callable[[], None], restore: Callable[[], None]) -> None:
+        self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self.graph = torch.cuda.CUDAGraph()
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            for _ in range(WARMUP_STEPS):
+                step()
+        self.stream.synchronize()
+        with torch.cuda.graph(self.graph, stream=self.stream):
+            step()
+        with torch.cuda.stream(self.stream):
+            restore()
+        self.stream.synchronize()
+
+    def run(self, steps: int) -> None:
+        """Enqueue this many steps."""
+        with torch.cuda.stream(self.stream):
+            for _ in range(steps):
+                self.graph.replay()
+
+    def then(self, work: Callable[[], None]) -> None:
+        """Enqueue work behind the steps so far."""
+        with torch.cuda.stream(self.stream):
+            work()
+
+    def wait(self) -> None:
+        """Block the host until the lane is idle."""
+        self.stream.synchronize()
+
+
+def run_in_turns(lanes: Sequence[Lane], steps: int) -> None:
+    """Execute (or enqueue) this many steps of each lane, a few at a time, so that all lanes advance together.
+
+    To enqueue all steps of one lane before the next lane's is slower, the more so the more steps there are: presumably
+    the device's queue is then full of the first lanes' work. Lanes that also wait for one another are faster still.
+    """
+    for start in range(0, steps, STEPS_IN_TURN):
+        if start:
+            _keep_together(lanes)
+        for lane in lanes:
+            lane.run(min(STEPS_IN_TURN, steps - start))
+
+
+def _keep_together(lanes: Sequence[Lane]) -> None:
+    """Let each lane go on when all have done what is enqueued so far."""
+    streams = [lane.stream for lane in lanes if isinstance(lane, GraphLane)]
+    for stream in streams[1:]:
+        streams[0].wait_stream(stream)
+    for stream in streams[1:]:
+        stream.wait_stream(streams[0])

@@ -1,4 +1,4 @@
-"""Triton kernels of BatchNorm in training, forward: ``relu((x - mean) * rstd * weight + bias + skip)``.
+"""Triton kernels of BatchNorm in training: ``relu((x - mean) * rstd * weight + bias + skip)``, and its gradient.
 
 x (n, C, H, W) in channels_last is a row-major matrix (M, C). A program has a block of channels and every so many tiles
 of rows. Two launches: `statistics` reads x and leaves mean and 1 / standard deviation, `apply` reads it again and
@@ -10,6 +10,15 @@ each read more partial sums than values of x.) Sums are of x minus its first row
 
 ``ALIGN`` divides C; ``FULL`` says that C is a multiple of a tile's channels, ``EVEN`` that M is one of its rows: then
 the masks, which cost a fifth of the instructions of a sum, are constants and fall away.
+
+Backward, with g the gradient behind the ReLU (the sum of both gradients, where the output had two uses) and
+d = x - mean,
+
+    dbias = sum g,   dweight = rstd sum g d,   dx = weight rstd (g - dbias / M - d rstd dweight / M),   dskip = g.
+
+Two launches: `gradient_sums` and `gradient_apply`. Behind a plain ReLU the sign of y is computed anew from x, which has
+to be read anyway; so it is with a second normalised input. With a tensor added, y itself is read. Whatever was added, g
+is written: it is the gradient of that, and spares the second launch all that g was made of.
 """
 
 import triton

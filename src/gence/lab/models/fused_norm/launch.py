@@ -1,4 +1,7 @@
-"""The launches of a fused BatchNorm: buffers, sizes and compile-time choices of its kernels."""
+"""The launches of a fused BatchNorm: buffers, sizes and compile-time choices of its kernels.
+
+How a tensor is cut into tiles and programs is decided here too, with the tunables of that.
+"""
 
 from __future__ import annotations
 
