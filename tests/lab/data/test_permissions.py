@@ -18,7 +18,7 @@ Lock = Callable[[Path], None]
 
 def lock_by_stand_in(monkeypatch: pytest.MonkeyPatch) -> Lock:
     """The calls that list a folder or read a file fail for one path, as the kernel lets them fail."""
-    scandir, read_bytes, open_file = os.scandir, Path.read_bytes, Path.open
+    scandir, low_open, open_file = os.scandir, os.open, Path.open
 
     def lock(locked: Path) -> None:
         def refuse(path: object) -> None:
@@ -29,16 +29,16 @@ def lock_by_stand_in(monkeypatch: pytest.MonkeyPatch) -> Lock:
             refuse(path)
             return scandir(path)
 
-        def guarded_read(self: Path) -> bytes:
-            refuse(self)
-            return read_bytes(self)
+        def guarded_low_open(path: str, *args: object, **options: object) -> int:
+            refuse(path)
+            return low_open(path, *args, **options)
 
         def guarded_open(self: Path, *args: object, **options: object) -> object:
             refuse(self)
             return open_file(self, *args, **options)
 
         monkeypatch.setattr(os, "scandir", guarded_scandir)
-        monkeypatch.setattr(Path, "read_bytes", guarded_read)
+        monkeypatch.setattr(os, "open", guarded_low_open)
         monkeypatch.setattr(Path, "open", guarded_open)
 
     return lock

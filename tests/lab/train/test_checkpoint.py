@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 
@@ -40,6 +42,25 @@ def test_a_file_that_was_cut_short_is_not_used(tmp_path, size):
     place.save(1, 0.0, TENSORS, SUMS)
     place.path.write_bytes(place.path.read_bytes()[:size])
     assert place.load() is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_file_with_flipped_bits_is_begun_anew_and_said(tmp_path, seed, caplog):
+    place = CohortCheckpoint(tmp_path, [small_spec()])
+    place.save(1, 0.0, TENSORS, SUMS)
+    data, draw = bytearray(place.path.read_bytes()), random.Random(seed)
+    for _ in range(2):
+        data[draw.randrange(8, len(data))] ^= 1 << draw.randrange(8)
+    place.path.write_bytes(data)
+    assert place.load() is None
+    assert "its runs are begun anew" in caplog.text
+
+
+def test_a_checkpoint_that_cannot_be_read_is_begun_anew(tmp_path, caplog):
+    place = CohortCheckpoint(tmp_path, [small_spec()])
+    place.path.mkdir()  # what nobody can read as a file, root included
+    assert place.load() is None
+    assert "its runs are begun anew" in caplog.text
 
 
 def test_a_file_of_another_version_is_not_used(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import random
 
 import numpy as np
 import pytest
@@ -9,8 +10,10 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from gence.lab.data import DataError, load
+from gence.lab.models import create_model
+from gence.lab.train.checkpoint import read_tensors, write_tensors
 from gence.lab.train.cohort import train_cohort
-from gence.lab.train.predict import evaluate_model, load_model, predict_folder, write_predictions
+from gence.lab.train.predict import TrainedModel, evaluate_model, load_model, predict_folder, write_predictions
 from tests.lab.small_runs import small_spec, write_images
 
 
@@ -160,3 +163,46 @@ def test_a_network_without_offset_says_so(trained):
     with pytest.raises(ValueError, match="has no offset"):
         model.required_offset()
     assert not any(name.startswith("offset/") for name in evaluate_model(model, "digits"))
+
+
+def test_images_that_are_not_square_are_predicted_in_their_own_shape(tmp_path):
+    """A network on 20 x 12 images: files of that size are taken as they are, larger ones are fitted to it."""
+    draw = np.random.default_rng(0)
+    arrays = draw.integers(0, 256, (6, 20, 12), dtype=np.uint8)
+    for i, image in enumerate(arrays):
+        Image.fromarray(image).save(tmp_path / f"{i}.png")
+    Image.fromarray(arrays[0]).resize((24, 40), Image.Resampling.NEAREST).save(tmp_path / "6.png")
+    spec = small_spec("ce", n=40)
+    model = TrainedModel(
+        create_model("small_cnn", num_classes=3, in_channels=1, image_size=20, seed=0).eval(), spec, ("a", "b", "c"),
+        (1, 20, 12), torch.tensor([0.5]), torch.tensor([0.25]), None,
+    )  # fmt: skip
+    (found,) = predict_folder(model, tmp_path)
+    torch.testing.assert_close(found[1][:6], model.probabilities(torch.from_numpy(arrays)[:, None]))
+    assert found[1].shape == (7, 3)
+    with pytest.raises(ValueError, match=r"images: shape \(6, 1, 20, 20\) was given, \(n, 1, 20, 12\) expected"):
+        model.logits(torch.zeros(6, 1, 20, 20, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_damaged_model_file_is_one_error_that_names_it(trained, tmp_path, seed):
+    data, draw = bytearray(trained[2].read_bytes()), random.Random(seed)
+    header = int.from_bytes(data[:8], "little")
+    for _ in range(3):  # half of it in the header, where names, shapes and notes are
+        data[draw.randrange(8, 8 + header) if draw.random() < 0.5 else draw.randrange(len(data))] ^= (
+            1 << draw.randrange(8)
+        )
+    damaged = tmp_path / "damaged.safetensors"
+    damaged.write_bytes(data)
+    with pytest.raises(ValueError, match=r"damaged\.safetensors"):
+        load_model(damaged)
+
+
+@pytest.mark.parametrize("notes", [{"image_shape": "[1, 8]"}, {"image_shape": "7"}, {"classes": "[1, 2]"},
+                                   {"classes": "[]"}, {"spec": "{}"}, {"spec": "[]"}, {"data": "x"}])  # fmt: skip
+def test_notes_that_make_no_sense_are_one_error_that_names_the_file(trained, tmp_path, notes):
+    tensors, written = read_tensors(trained[2])
+    strange = tmp_path / "strange.safetensors"
+    write_tensors(strange, tensors, written | notes)
+    with pytest.raises(ValueError, match=r"strange\.safetensors"):
+        load_model(strange)

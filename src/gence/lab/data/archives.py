@@ -44,6 +44,7 @@ class Container(ABC):
         self.path = path
         self.files: dict[str, int] = {}  # name -> size in bytes
         self.folders: set[str] = set()
+        self.skipped: list[str] = []  # names of what is no regular file: a pipe, a device, a socket
         self._sums: dict[str, str] = {}
 
     @abstractmethod
@@ -184,16 +185,31 @@ class _Folder(Container):
             for folder in folders:
                 self._add((relative / folder).as_posix(), 0, True)
             for name in names:
-                self._add((relative / name).as_posix(), (root / name).stat().st_size, False)
+                status = (root / name).stat()
+                if stat.S_ISREG(status.st_mode):
+                    self._add((relative / name).as_posix(), status.st_size, False)
+                else:  # to open a pipe waits for ever, and a device never ends
+                    self.skipped.append((relative / name).as_posix())
 
     def _bytes(self, name: str) -> bytes:
         try:
-            return (self.path / name).read_bytes()
+            data = _read_regular(self.path / name)
         except OSError as error:
             raise cannot_be_read(self.where(name), error) from error
+        if len(data) > MAX_FILE_BYTES:
+            raise DataError(f"{self.where(name)} has grown beyond {MAX_FILE_BYTES} bytes, the limit for one file")
+        return data
 
     def where(self, name: str) -> str:
         return str(self.path / name)
+
+
+def _read_regular(path: Path) -> bytes:
+    """The bytes of a file, one more than the limit at most; a pipe that took its place keeps nobody waiting."""
+    with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise DataError(f"{path} is not a regular file any more; remove it")
+        return file.read(MAX_FILE_BYTES + 1)
 
 
 class _Zip(Container):

@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 import os
-import tempfile
+import uuid
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gence.lab.data.archives import walk_folder
+from gence.lab.data.decode import Size
 from gence.lab.data.images import DataError, ImageSet, contents_checksum
 
 FORMAT = 2  # raise it when what is stored, or how images are decoded, changes
@@ -115,8 +116,8 @@ def write(path: Path, splits: Mapping[str, ImageSet]) -> None:
     temporary: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".part", delete=False) as file:
-            temporary = Path(file.name)
+        temporary = path.parent / f".{uuid.uuid4().hex}.part"
+        with temporary.open("xb") as file:  # as the umask has it: others may read a shared cache
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -172,7 +173,7 @@ class ReadOptions:
     comes from the cache is not decoded.
     """
 
-    image_size: int | None = None
+    image_size: Size | None = None
     data_dir: Path | None = None
     cache_dir: Path | None = None
     cache: bool = True
@@ -180,7 +181,8 @@ class ReadOptions:
     digests: MutableMapping[str, bytes] | None = None
 
     def __post_init__(self) -> None:
-        if self.image_size is not None and self.image_size < 1:
+        sides = (self.image_size,) if isinstance(self.image_size, int) else self.image_size or (1,)
+        if min(sides) < 1:
             raise DataError(
                 f"image_size = {self.image_size} must be at least 1 pixel, or None to keep the images' size"
             )

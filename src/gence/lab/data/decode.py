@@ -2,14 +2,16 @@
 
 Gray images stay gray if all are; otherwise every image becomes RGB (alpha is dropped). EXIF rotation is applied.
 With `image_size` an image of another size is resized so that its shorter side has that length (bilinear with
-antialiasing), and its centre is cut out.
+antialiasing), and its centre is cut out. Of thin images only the centre is resized, so memory is bounded by the output.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -22,7 +24,13 @@ from gence.lab.data.images import DataError
 if TYPE_CHECKING:
     from PIL import Image
 
+Size = int | tuple[int, int]
+"""The size to bring images to: the side of a square, or (height, width)."""
+
 MAX_PIXELS = 2**26  # of one image before it is resized; a small file can claim to be enormous
+_LARGE = 2**22  # pixels above which only two images are decoded at once, however many threads there are
+_MOST_RESIZED = 16  # times the pixels that are kept
+_large_images = threading.BoundedSemaphore(2)
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 _GRAY_MODES = ("1", "L", "LA")
 _COLOUR_MODES = ("P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr")
@@ -30,14 +38,14 @@ _ORIENTATION, _ON_ITS_SIDE = 0x0112, (5, 6, 7, 8)  # the EXIF field, and its val
 
 
 def decode_image(
-    data: bytes, where: str, image_size: int | None, digests: MutableMapping[str, bytes] | None = None
+    data: bytes, where: str, image_size: Size | None, digests: MutableMapping[str, bytes] | None = None
 ) -> np.ndarray:
     """One image file: uint8, (H, W) if it is gray, else (H, W, 3).
 
     Args:
         data: the file's bytes.
         where: how messages call the file.
-        image_size: height and width to bring it to; None to leave it as it is.
+        image_size: the size to bring it to; None to leave it as it is.
         digests: gets, under `where`, the digest of the pixels before their size is changed.
     """
     from PIL import Image, ImageOps
@@ -48,11 +56,12 @@ def decode_image(
                 raise DataError(f"{where} has {image.width} x {image.height} pixels; the limit is {MAX_PIXELS} in all")
             if image.mode not in _GRAY_MODES + _COLOUR_MODES:
                 raise DataError(f"{where} has pixels of type {image.mode!r}; only 8-bit images can be read; convert it")
-            image.load()
-            upright = _gray_or_rgb(ImageOps.exif_transpose(image))
-            if digests is not None:
-                digests[where] = pixels_digest(np.asarray(upright))
-            return fit(upright, image_size)
+            with _large_images if image.width * image.height > _LARGE else contextlib.nullcontext():
+                image.load()
+                upright = _gray_or_rgb(ImageOps.exif_transpose(image))
+                if digests is not None:
+                    digests[where] = pixels_digest(np.asarray(upright))
+                return fit(upright, image_size)
     except DataError:
         raise
     except Exception as error:
@@ -79,24 +88,42 @@ def _reason(error: Exception) -> str:
     return "its format is not recognised" if isinstance(error, UnidentifiedImageError) else str(error)
 
 
-def fit(image: Image.Image, image_size: int | None) -> np.ndarray:
-    """Shorter side to `image_size`, centre cut out; left alone if it has that size or none is asked for."""
+def fit(image: Image.Image, image_size: Size | None) -> np.ndarray:
+    """Resized until it covers `image_size`, centre cut out; left alone if it has that size or none is asked for."""
     from PIL import Image
 
-    if image_size is None or image.size == (image_size, image_size):
+    if image_size is None:
         return np.asarray(image, dtype=np.uint8)
-    shorter = min(image.size)
-    width, height = (max(image_size, round(side * image_size / shorter)) for side in image.size)
-    left, top = (width - image_size) // 2, (height - image_size) // 2
-    image = image.resize((width, height), Image.Resampling.BILINEAR)
-    return np.asarray(image.crop((left, top, left + image_size, top + image_size)), dtype=np.uint8)
+    height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
+    if image.size == (width, height):
+        return np.asarray(image, dtype=np.uint8)
+    ratio = max(width / image.width, height / image.height)
+    wide, high = max(width, round(image.width * ratio)), max(height, round(image.height * ratio))
+    left, top = (wide - width) // 2, (high - height) // 2
+    if wide * high <= _MOST_RESIZED * width * height:
+        image = image.resize((wide, high), Image.Resampling.BILINEAR)
+        return np.asarray(image.crop((left, top, left + width, top + height)), dtype=np.uint8)
+    # A thin image would become a huge one, so only its centre is resized; values then differ by a rounding.
+    across, down = image.width / wide, image.height / high
+    box = (left * across, top * down, (left + width) * across, (top + height) * down)
+    return np.asarray(image.resize((width, height), Image.Resampling.BILINEAR, box=box), dtype=np.uint8)
 
 
-def fit_arrays(pixels: np.ndarray, image_size: int | None) -> np.ndarray:
+def size_like(shape: Sequence[int]) -> Size:
+    """The size that brings images to a shape (C, H, W).
+
+    >>> size_like((3, 32, 32)), size_like((1, 20, 12))
+    (32, (20, 12))
+    """
+    _, height, width = shape
+    return height if height == width else (height, width)
+
+
+def fit_arrays(pixels: np.ndarray, image_size: Size | None) -> np.ndarray:
     """`fit` for images that are decoded already: uint8, (N, 1 or 3, H, W) in and out."""
     from PIL import Image
 
-    if image_size is None or pixels.shape[2:] == (image_size, image_size):
+    if image_size is None or pixels.shape[2:] == ((image_size,) * 2 if isinstance(image_size, int) else image_size):
         return pixels
     images = (Image.fromarray(p[0] if len(p) == 1 else np.ascontiguousarray(p.transpose(1, 2, 0))) for p in pixels)
     fitted = np.stack([fit(image, image_size) for image in images])

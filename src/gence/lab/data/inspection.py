@@ -313,6 +313,15 @@ def left_out_notes(source: str | Path, data_dir: str | Path | None = None) -> li
     notes = []
     try:
         for path in container_paths(source, None if data_dir is None else Path(data_dir).expanduser()).values():
+            if path.is_dir():
+                with open_container(path) as opened:
+                    special = opened.skipped
+                if special:
+                    more = f" and {len(special) - _SHOWN} more" if len(special) > _SHOWN else ""
+                    notes.append(
+                        f"{path}: skipped {', '.join(special[:_SHOWN])}{more}: not regular files (pipes, devices or "
+                        "sockets)"
+                    )
             folders = sorted({folder for name in _image_names(path) if (folder := _ignored_folder(name))})
             if folders:
                 more = f" and {len(folders) - _SHOWN} more" if len(folders) > _SHOWN else ""

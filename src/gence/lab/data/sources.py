@@ -32,7 +32,7 @@ from gence.lab.data.archives import (
     open_container,
 )
 from gence.lab.data.cache import ReadOptions
-from gence.lab.data.decode import decode_all, decode_image, fit_arrays
+from gence.lab.data.decode import Size, decode_all, decode_image, fit_arrays
 from gence.lab.data.folders import WHOLE, SplitLayout, check_same_classes, find_splits, misnamed_part
 from gence.lab.data.images import DataError, DataSplits, ImageSet
 from gence.lab.data.names import HUB_PREFIX, KNOWN, SourceInfo
@@ -71,7 +71,7 @@ def split_problems(whole: ImageSet, source: str | Path) -> list[str]:
 def load(
     source: str | Path,
     *,
-    image_size: int | None = None,
+    image_size: Size | None = None,
     data_dir: str | Path | None = None,
     cache_dir: str | Path | None = None,
     cache: bool = True,
@@ -81,7 +81,8 @@ def load(
 
     Args:
         source: a name or a path; see the module's text.
-        image_size: height and width to bring every image to; None if all have one size already.
+        image_size: the size to bring every image to: the side of a square, or (height, width); None if all have one
+            size already.
         data_dir: where archives of named data sets lie; by default `$GENCE_DATA`.
         cache_dir: where decoded images are kept; by default `$GENCE_CACHE`, else `gence` in the user's cache folder.
         cache: False to decode each time and to write nothing.
@@ -102,7 +103,7 @@ def load_images(
     source: str | Path,
     split: str = "test",
     *,
-    image_size: int | None = None,
+    image_size: Size | None = None,
     channels: int | None = None,
     data_dir: str | Path | None = None,
     cache_dir: str | Path | None = None,
@@ -209,7 +210,7 @@ def decode_split(
 
 
 def _options(
-    image_size: int | None, data_dir: str | Path | None, cache_dir: str | Path | None, cache: bool, progress: bool
+    image_size: Size | None, data_dir: str | Path | None, cache_dir: str | Path | None, cache: bool, progress: bool
 ) -> ReadOptions:
     return ReadOptions(
         image_size=image_size,

@@ -1,4 +1,4 @@
-"""Networks of a few lines: a small CNN and an MLP for CPUs and small images, and any network of timm by its name there."""
+"""Networks of a few lines (a CNN and an MLP for CPUs and small images), and any network of timm by its name there."""
 
 from __future__ import annotations
 

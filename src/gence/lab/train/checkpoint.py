@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,12 @@ from gence.lab.store import CHECKPOINT_PREFIX, RUNS_NOTE, changed_parts, writing
 
 if TYPE_CHECKING:
     from gence.lab.train.run import Trainee
+
+
+CHECKSUM = "crc32"
+"""The note that holds a file's checksum."""
+
+_log = logging.getLogger("gence.lab.train")
 
 
 @dataclass(frozen=True)
@@ -59,7 +67,8 @@ class CohortCheckpoint:
 
         try:
             flat, notes = read_tensors(self.path)
-        except SafetensorError:
+        except (SafetensorError, ValueError, OSError) as error:
+            _log.warning("the checkpoint %s cannot be used (%s); its runs are begun anew", self.path, error)
             return None
         if notes.get("gence") != __version__ or changed_parts(json.loads(notes.get("data", "{}")), self._data):
             return None
@@ -89,14 +98,17 @@ def save_model(path: Path, trainee: Trainee, offset: Tensor | None) -> None:
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], notes: dict[str, str]) -> None:
-    """Write a safetensors file so that it is there whole or not at all; raise `StoreError` if it cannot be written."""
+    """Write a safetensors file so that it is there whole or not at all; raise `StoreError` if it cannot be written.
+
+    A checksum of tensors and notes goes with them, which `read_tensors` looks at.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     contiguous = {name: value.detach().contiguous().cpu() for name, value in tensors.items()}
     with writing_file(path) as part:
         try:
-            save_file(contiguous, part, metadata=notes)
+            save_file(contiguous, part, metadata={**notes, CHECKSUM: _checksum(contiguous, notes)})
         except SafetensorError as error:
             # It has no number of its own: "... No space left on device (os error 28)".
             number = re.search(r"os error (\d+)", str(error))
@@ -104,9 +116,26 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], notes: dict[str, str])
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors (on the CPU) and notes of a safetensors file."""
+    """The tensors (on the CPU) and notes of a safetensors file.
+
+    Raises:
+        ValueError: tensors or notes are not what was written. Files of older versions have no checksum.
+    """
     from safetensors import safe_open
 
     with safe_open(str(path), framework="pt") as file:
         names = list(file.keys())
-        return {name: file.get_tensor(name) for name in names}, dict(file.metadata() or {})
+        tensors, notes = {name: file.get_tensor(name) for name in names}, dict(file.metadata() or {})
+    written = notes.pop(CHECKSUM, None)
+    if written is not None and written != _checksum(tensors, notes):
+        raise ValueError(f"{path} is damaged: its checksum differs")
+    return tensors, notes
+
+
+def _checksum(tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> str:
+    """CRC-32 of everything in a file: fast enough for gigabytes, and no bit flips unnoticed."""
+    found = zlib.crc32(json.dumps(sorted(notes.items())).encode())
+    for name, value in sorted(tensors.items()):
+        found = zlib.crc32(f"{name} {value.dtype} {tuple(value.shape)}".encode(), found)
+        found = zlib.crc32(value.reshape(-1).view(torch.uint8).numpy().data, found)
+    return f"{found:08x}"

@@ -26,6 +26,7 @@ from gence.lab.data import (
     load_images,
     open_container,
     same_source,
+    size_like,
     split_off_test,
 )
 from gence.lab.models import ImageClassifier, create_model
@@ -64,6 +65,11 @@ class TrainedModel:
 
     def logits(self, images: Tensor) -> Tensor:
         """Float32 logits (n, K) of uint8 images (n, C, H, W), on the network's device."""
+        if tuple(images.shape[1:]) != self.image_shape:
+            raise ValueError(
+                f"images: shape {tuple(images.shape)} was given, (n, {', '.join(map(str, self.image_shape))}) "
+                "expected: the channels, height and width that the network was trained on"
+            )
         return predict_logits(self.classifier, images.to(self.mean.device), self.mean, self.std)
 
     def probabilities(self, images: Tensor, *, offset: bool = False) -> Tensor:
@@ -103,17 +109,30 @@ def load_model(path: str | Path, device: str = "auto") -> TrainedModel:
         raise FileNotFoundError(f"{path} does not exist; gence train --save {path} would write it")
     try:
         tensors, notes = read_tensors(path)
-    except SafetensorError as error:
+    except (SafetensorError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} cannot be read as safetensors: {error}; it was cut short or is no model") from error
     if not {"spec", "classes", "image_shape"} <= notes.keys():
         raise ValueError(f"{path} holds tensors, but no model that gence train --save wrote: it has no spec in it")
+    try:
+        return _assembled(tensors, notes, place)
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RuntimeError, OverflowError) as error:
+        raise ValueError(
+            f"{path} is damaged, or was not written by gence train --save ({type(error).__name__}: {error}); get the "
+            "file again, or train the model anew"
+        ) from error
+
+
+def _assembled(tensors: dict[str, Tensor], notes: dict[str, str], place: torch.device) -> TrainedModel:
+    """The model that a file's tensors and notes make; nearly any error where they are damaged."""
     spec = RunSpec.from_json(notes["spec"])
-    classes, image_shape = tuple(json.loads(notes["classes"])), json.loads(notes["image_shape"])
+    classes, (channels, height, width) = tuple(json.loads(notes["classes"])), json.loads(notes["image_shape"])
+    if not all(isinstance(name, str) for name in classes):
+        raise TypeError("class names are not texts")
     classifier = create_model(
         spec.model,
         num_classes=len(classes),
-        in_channels=image_shape[0],
-        image_size=image_shape[1],
+        in_channels=channels,
+        image_size=height,
         stem=spec.recipe.stem,
         head_bias=spec.recipe.head_bias,
         seed=0,
@@ -126,10 +145,10 @@ def load_model(path: str | Path, device: str = "auto") -> TrainedModel:
         classifier.to(place),
         spec,
         classes,
-        (image_shape[0], image_shape[1], image_shape[2]),
-        tensors["mean"].to(place),
-        tensors["std"].to(place),
-        None if offset is None else offset.to(place),
+        (channels, height, width),
+        tensors["mean"].reshape(channels).to(place),
+        tensors["std"].reshape(channels).to(place),
+        None if offset is None else offset.reshape(len(classes)).to(place),
         json.loads(notes.get("data", "{}")),
     )
 
@@ -157,13 +176,13 @@ def evaluate_model(
         ValueError: the classes differ from the network's, or the network diverged.
     """
     check_ood_names(ood)
-    channels, height, _ = model.image_shape
+    channels, size = model.image_shape[0], size_like(model.image_shape)
     test = images_to_judge(model, data, cache_dir=cache_dir, progress=progress) if isinstance(data, str) else data
     logits, labels = _finite(model.logits(test.images)), test.labels.to(model.mean.device)
     outside = {}
     for name in ood:
         found = load_images(
-            name, "test", image_size=height, channels=channels, cache_dir=cache_dir, progress=progress
+            name, "test", image_size=size, channels=channels, cache_dir=cache_dir, progress=progress
         )  # fmt: skip
         outside[ood_name(name)] = _finite(model.logits(found.images))
     metrics = score(logits, labels, outside)
@@ -245,10 +264,10 @@ def _finite(logits: Tensor) -> Tensor:
 
 def _decoded(container: Container, names: list[str], shape: tuple[int, int, int], title: str | None) -> Tensor:
     """Images as the network takes them: uint8 (n, C, H, W)."""
-    channels, height, _ = shape
+    channels, size = shape[0], size_like(shape)
 
     def decode(name: str) -> np.ndarray:
-        return decode_image(container.read(name), container.where(name), height)
+        return decode_image(container.read(name), container.where(name), size)
 
     pixels = torch.from_numpy(decode_all(names, decode, progress=title))
     labels = torch.zeros(len(names), dtype=torch.long)
@@ -273,15 +292,14 @@ def images_to_judge(
             that images of its test part may have been trained on.
         ValueError: the classes differ from the network's.
     """
-    channels, height, _ = model.image_shape
+    channels, size = model.image_shape[0], size_like(model.image_shape)
     # The data it was trained on is in the cache as it was read then.
     own = same_source(data, model.spec.data)
     if not own and (data.startswith(HUB_PREFIX) or not has_own_test_part(data)):
-        found = load_images(data, "test", image_size=height, cache_dir=cache_dir, progress=progress)
+        found = load_images(data, "test", image_size=size, cache_dir=cache_dir, progress=progress)
         test = _unseen_part(model, found, data)
     else:
-        size = model.spec.image_size if own else height
-        splits = load(data, image_size=size, cache_dir=cache_dir, progress=progress)
+        splits = load(data, image_size=model.spec.image_size if own else size, cache_dir=cache_dir, progress=progress)
         changed = changed_parts(model.data, data_checksums(splits)) if own else []
         # One part as it was is enough: the test images, or all that were trained on, are then where they were.
         if len(changed) == 2 and not has_own_test_part(data):

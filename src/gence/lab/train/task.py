@@ -9,7 +9,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gence.lab.data import DataSplits, ImageSet, balanced_subset, holdout, load, load_images, long_tail_subset
+from gence.lab.data import (
+    DataSplits,
+    ImageSet,
+    balanced_subset,
+    holdout,
+    load,
+    load_images,
+    long_tail_subset,
+    size_like,
+)
 from gence.lab.spec import RunSpec
 from gence.lab.store import data_checksums
 
@@ -92,13 +101,13 @@ class ProblemLoader:
         return DeviceImages(images.images[index].to(self.device), images.labels[index].to(self.device), index)
 
     def _load_ood(self, name: str, like: ImageSet) -> tuple[Tensor, str]:
-        channels, height, _ = like.image_shape
+        channels, *_ = like.image_shape
         key = (name, like.image_shape)
         if key not in self._ood:
             found = load_images(
                 name,
                 "test",
-                image_size=height,
+                image_size=size_like(like.image_shape),
                 channels=channels,
                 cache_dir=self.cache_dir,
                 progress=self.progress,

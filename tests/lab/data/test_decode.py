@@ -1,0 +1,87 @@
+"""Decoding bounds its memory by the output, whatever an image claims; what is no regular file is skipped and said."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from gence.lab.data import left_out_notes, load
+from gence.lab.data.decode import decode_image, fit, size_like
+
+from .conftest import digit_files, write_folder
+
+
+def png(width: int, height: int) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (width, height), (9, 90, 200)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+THIN = """
+import resource, sys
+from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
+from gence.lab.data.decode import decode_image
+data = Path(sys.argv[1]).read_bytes()
+decode_image(data, "warm-up", 8)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+with ThreadPoolExecutor(8) as pool:
+    shapes = {image.shape for image in pool.map(lambda _: decode_image(data, "thin", 64), range(8))}
+print(shapes, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+@pytest.mark.parametrize("size", [(1, 120_000), (120_000, 1)])
+def test_a_thin_image_takes_no_more_memory_than_its_pixels(tmp_path, size):
+    path = tmp_path / "thin.png"
+    path.write_bytes(png(*size))
+    done = subprocess.run([sys.executable, "-c", THIN, str(path)], capture_output=True, text=True, check=True)
+    shapes, megabytes = done.stdout.rsplit(" ", 1)
+    assert shapes == "{(64, 64, 3)}"
+    assert int(megabytes) < 50
+
+
+@pytest.mark.parametrize(("width", "height"), [(40, 700), (700, 40), (16, 250), (3, 3), (300, 200)])
+def test_the_centre_alone_is_what_would_be_cut_out_of_the_whole(width, height):
+    pixels = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    image, side = Image.fromarray(pixels), 32
+    wide, high = (max(side, round(s * side / min(width, height))) for s in (width, height))
+    whole = image.resize((wide, high), Image.Resampling.BILINEAR)
+    left, top = (wide - side) // 2, (high - side) // 2
+    expected = np.asarray(whole.crop((left, top, left + side, top + side)), dtype=int)
+    assert np.abs(fit(image, side) - expected).max() <= 1
+    assert fit(image, (20, 12)).shape == (20, 12, 3)
+
+
+def test_the_size_of_a_shape():
+    assert (size_like((3, 32, 32)), size_like((1, 20, 12))) == (32, (20, 12))
+    assert decode_image(png(12, 20), "an image", (20, 12)).shape == (20, 12, 3)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+def test_pipes_and_devices_are_skipped_and_said(tmp_path):
+    root = write_folder(tmp_path / "data", digit_files(4))
+    os.mkfifo(root / "digit0" / "pipe.png")
+    (root / "digit1" / "endless.png").symlink_to("/dev/zero")
+    splits = load(root)
+    assert len(splits.train) + len(splits.test) == 12
+    (note,) = left_out_notes(root)
+    assert "skipped digit0/pipe.png, digit1/endless.png: not regular files" in note
+
+
+def test_the_cache_is_readable_as_the_umask_has_it(tmp_path):
+    root = write_folder(tmp_path / "data", digit_files(4))
+    before = os.umask(0o022)
+    try:
+        load(root, cache_dir=tmp_path / "cache")
+    finally:
+        os.umask(before)
+    (file,) = (tmp_path / "cache" / "images").iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o644
