@@ -85,6 +85,16 @@ def test_too_few_steps_are_said_and_the_last_one_counts() -> None:
         marginal_offset(logits, tolerance="small")
 
 
+@pytest.mark.parametrize("drift", [0.0, 3.0])
+def test_many_classes_are_solved_without_a_matrix_of_their_square(drift: float, monkeypatch) -> None:
+    logits = torch.randn(300, 400, dtype=torch.float64) + drift * torch.randn(400, dtype=torch.float64)
+    dense = marginal_offset(logits)
+    monkeypatch.setattr("gence.losses.drift.offset._DENSE", 10)
+    monkeypatch.setattr("gence.losses.drift.offset._BLOCK", 7_000)  # blocks of some rows
+    torch.testing.assert_close(marginal_offset(logits), dense, atol=1e-5, rtol=0)
+    assert float(((logits + marginal_offset(logits)).softmax(1).mean(0) - 1 / 400).abs().max()) <= 1e-9
+
+
 def test_one_class_needs_no_offset() -> None:
     assert_close(marginal_offset(torch.randn(10, 1)), torch.zeros(1))
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 
 from gence.losses import _checks
 from gence.losses.targets import flatten_logits
+
+_DENSE = 2048  # classes up to which Newton's step is solved with its matrix
+_BLOCK = 1 << 22  # logits taken to float64 at a time
+_CONJUGATE_STEPS = 20
 
 _KEEPS_LOGITS = (nn.Identity, nn.Dropout, nn.Flatten, nn.Softmax, nn.LogSoftmax)
 """What may stand behind the layer that makes the logits."""
@@ -22,7 +29,8 @@ def marginal_offset(
 
     b minimises the convex :math:`\frac1n\sum_i \mathrm{lse}(z_i + b) - \sum_k \pi_k b_k`, whose gradient is the
     difference of the two marginals. Damped Newton steps in float64; the matching step
-    :math:`b_k \mathrel{+}= \log(\pi_k / m_k)` where a class is so far off that Newton's model says nothing.
+    :math:`b_k \mathrel{+}= \log(\pi_k / m_k)` where a class is so far off that Newton's model says nothing. With many
+    classes Newton's step is found by conjugate gradients, without its K x K matrix.
 
     Args:
         logits: (n, K) or (N, K, d1, ...), of the training set, without gradient.
@@ -47,16 +55,17 @@ def marginal_offset(
     _checks.check_number("max_steps", max_steps, "a number of steps >= 1")
     if not max_steps >= 1:
         raise ValueError(f"max_steps: expected a number of steps >= 1, got {max_steps}")
-    z = flatten_logits(logits.detach()).double()  # (n, K)
+    z = flatten_logits(logits.detach())  # (n, K)
     if not bool(z.isfinite().all()):
         raise ValueError("logits: expected finite values, got NaN or infinity")
     K = z.shape[1]
     _checks.check_prior(prior, K)
-    pi = z.new_full((K,), 1.0 / K) if prior is None else prior.detach().double().to(z.device)
+    pi = torch.full((K,), 1.0 / K, dtype=torch.float64) if prior is None else prior.detach().double()
+    pi = pi.to(z.device)
     pi = pi / pi.sum()
     kept = pi > 0
     b = torch.full_like(pi, -torch.inf)
-    b[kept] = _solve(z[:, kept], pi[kept], tolerance, max_steps)
+    b[kept] = _solve(z if bool(kept.all()) else z[:, kept], pi[kept], tolerance, max_steps)
     dtype = torch.float32 if logits.dtype in (torch.float16, torch.bfloat16) else logits.dtype
     return b.to(dtype)
 
@@ -122,34 +131,31 @@ def _logit_layer(module: nn.Module, shape: tuple[int, ...]) -> nn.Linear:
 def _solve(z: Tensor, pi: Tensor, tolerance: float, max_steps: int) -> Tensor:
     n, K = z.shape
     b = torch.zeros_like(pi)
-
-    def objective(b: Tensor) -> float:
-        return float((z + b).logsumexp(1).mean() - (pi * b).sum())
-
-    value, damping = objective(b), 1e-12
-    gap = torch.inf
+    value, damping, gap = torch.inf, 1e-12, torch.inf
+    candidates = [b]
     for step_number in range(max_steps + 1):  # the last time round is for the gap that the last step left
-        log_p = (z + b).log_softmax(1)  # (n, K)
-        log_m = log_p.logsumexp(0) - torch.log(pi.new_tensor(float(n)))  # (K,)
+        looks, values = [], []
+        for step in candidates:
+            looks.append(_look(z, b + step))
+            values.append(looks[-1].mean_lse - float((pi * (b + step)).sum()))
+            if K > _DENSE and values[-1] < value:
+                break  # a look at many classes takes seconds, and Newton's step is nearly always the better
+        best = min(range(len(values)), key=values.__getitem__)
+        if len(values) > 1:
+            damping = max(damping / 10, 1e-13) if best == 0 else damping * 10
+        if values[best] > value:  # rounding: nothing left to gain
+            break
+        value, log_m = values[best], looks[best].log_marginal
+        b = b + candidates[best]
+        b = b - b.mean()
         m = log_m.exp()
         gap = float((m - pi).abs().max())
         if gap <= tolerance or step_number == max_steps:
             break
-        candidates = []
-        p = log_p.exp()
-        hessian = torch.diag(m) - p.T @ p / n  # (K, K), singular along the all-ones direction
-        ridge = max(damping, 1e-13) * torch.eye(K, dtype=z.dtype, device=z.device) + 1.0 / K**2
-        step, info = torch.linalg.solve_ex(hessian + ridge, pi - m)
-        if int(info) == 0 and bool(step.isfinite().all()):
-            candidates.append(step)
-        candidates.append(pi.log() - log_m)  # never increases the objective (an EM step)
-        values = [objective(b + c) for c in candidates]
-        best = min(range(len(values)), key=values.__getitem__)
-        damping = max(damping / 10, 1e-13) if best == 0 and len(values) > 1 else damping * 10
-        if values[best] > value:  # rounding: nothing left to gain
-            break
-        b, value = b + candidates[best], values[best]
-        b = b - b.mean()
+        newton = _dense_step if K <= _DENSE else _conjugate_step
+        step = newton(z, b, m, pi - m, max(damping, 1e-13))
+        # The second one never increases the objective: a step of expectation maximisation.
+        candidates = [*([step] if bool(step.isfinite().all()) else []), pi.log() - log_m]
     if not gap <= 1e-4:
         raise RuntimeError(
             f"marginal_offset: after {step_number} steps the predicted marginal is still {gap:.2g} from the prior. "
@@ -157,3 +163,63 @@ def _solve(z: Tensor, pi: Tensor, tolerance: float, max_steps: int) -> Tensor:
             f"the logits first; otherwise raise max_steps, which is {max_steps}."
         )
     return b
+
+
+class _Look(NamedTuple):
+    """What one pass over the rows says of some offsets."""
+
+    mean_lse: float  # of the rows' log-sum-exp
+    log_marginal: Tensor  # (K,)
+
+
+def _look(z: Tensor, b: Tensor) -> _Look:
+    """The objective's first part and the marginal of z + b, a block of rows at a time, in float64."""
+    total, log_sums = 0.0, torch.full_like(b, -torch.inf)
+    for block in z.split(max(1, _BLOCK // z.shape[1])):
+        shifted = block.double() + b
+        lse = shifted.logsumexp(1, keepdim=True)
+        total += float(lse.sum())
+        log_sums = torch.logaddexp(log_sums, (shifted - lse).logsumexp(0))
+    return _Look(total / len(z), log_sums - math.log(len(z)))
+
+
+def _dense_step(z: Tensor, b: Tensor, m: Tensor, gradient: Tensor, ridge: float) -> Tensor:
+    """Newton's step with its matrix diag(m) - P'P / n, singular along the all-ones direction."""
+    K = len(m)
+    hessian = torch.diag(m)
+    for block in z.split(max(1, _BLOCK // K)):
+        p = (block.double() + b).softmax(1)
+        hessian -= p.T @ p / len(z)
+    step, info = torch.linalg.solve_ex(
+        hessian + ridge * torch.eye(K, dtype=b.dtype, device=b.device) + 1 / K**2, gradient
+    )
+    return step if int(info) == 0 else torch.full_like(step, torch.nan)
+
+
+def _conjugate_step(z: Tensor, b: Tensor, m: Tensor, gradient: Tensor, ridge: float) -> Tensor:
+    """Newton's step by conjugate gradients with the matrix's diagonal as preconditioner.
+
+    Probabilities are kept in float32: the direction need not be exact, and in float64 they would be twice the logits.
+    """
+    p = torch.empty_like(z, dtype=torch.float32)
+    for block, kept in zip(z.split(rows := max(1, _BLOCK // len(m))), p.split(rows), strict=True):
+        kept.copy_((block.double() + b).softmax(1))
+
+    def product(v: Tensor) -> Tensor:
+        return (m + ridge) * v - (p.T @ (p @ v.float())).double() / len(z)
+
+    diagonal = m + ridge
+    step, residual = torch.zeros_like(b), gradient.clone()
+    direction = scaled = residual / diagonal
+    size = start = float(residual @ scaled)
+    for _ in range(_CONJUGATE_STEPS):
+        along = product(direction)
+        curvature = float(direction @ along)
+        if curvature <= 0 or size <= 1e-4 * start:
+            break
+        step = step + (size / curvature) * direction
+        residual = residual - (size / curvature) * along
+        scaled = residual / diagonal
+        size, before = float(residual @ scaled), size
+        direction = scaled + (size / before) * direction
+    return step
