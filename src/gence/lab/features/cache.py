@@ -49,7 +49,8 @@ class FeatureFile:
     @classmethod
     def of(cls, folder: Path, title: str, rows: int, width: int, identity: Mapping[str, Any]) -> FeatureFile:
         """The file in a cache folder for this identity; `title` makes its name readable."""
-        full = {"format": FORMAT, "rows": rows, "width": width, **identity}
+        # As JSON has it, in which it is compared: lists for tuples.
+        full = json.loads(json.dumps({"format": FORMAT, "rows": rows, "width": width, **identity}))
         digest = hashlib.sha256(json.dumps(full, sort_keys=True).encode()).hexdigest()
         readable = "".join(c if c.isalnum() or c in "-_" else "_" for c in title)[:60]
         return cls(folder / "features" / f"{readable}-{digest[:20]}.safetensors", rows, width, full)

