@@ -10,6 +10,7 @@ from gence._front_door import front_door
 if TYPE_CHECKING:
     from gence.lab.data.archives import Container, is_ignored, open_container
     from gence.lab.data.augment import EpochAugmenter, EpochDraws, MixDraws, apply_mixing, draw_mixing, normalize
+    from gence.lab.data.cache import default_cache_dir, sole_maker
     from gence.lab.data.decode import Size, decode_all, decode_image, size_like, size_of
     from gence.lab.data.folders import IMAGE_SUFFIXES, find_splits
     from gence.lab.data.images import DataError, DataSplits, ImageSet

@@ -175,7 +175,7 @@ class _Look(NamedTuple):
 def _look(z: Tensor, b: Tensor) -> _Look:
     """The objective's first part and the marginal of z + b, a block of rows at a time, in float64."""
     total, log_sums = 0.0, torch.full_like(b, -torch.inf)
-    for block in z.split(max(1, _BLOCK // z.shape[1])):
+    for block in _blocks(z):
         shifted = block.double() + b
         lse = shifted.logsumexp(1, keepdim=True)
         total += float(lse.sum())
@@ -183,11 +183,15 @@ def _look(z: Tensor, b: Tensor) -> _Look:
     return _Look(total / len(z), log_sums - math.log(len(z)))
 
 
+def _blocks(values: Tensor) -> tuple[Tensor, ...]:
+    return torch.split(values, max(1, _BLOCK // values.shape[1]))
+
+
 def _dense_step(z: Tensor, b: Tensor, m: Tensor, gradient: Tensor, ridge: float) -> Tensor:
     """Newton's step with its matrix diag(m) - P'P / n, singular along the all-ones direction."""
     K = len(m)
     hessian = torch.diag(m)
-    for block in z.split(max(1, _BLOCK // K)):
+    for block in _blocks(z):
         p = (block.double() + b).softmax(1)
         hessian -= p.T @ p / len(z)
     step, info = torch.linalg.solve_ex(
@@ -202,7 +206,7 @@ def _conjugate_step(z: Tensor, b: Tensor, m: Tensor, gradient: Tensor, ridge: fl
     Probabilities are kept in float32: the direction need not be exact, and in float64 they would be twice the logits.
     """
     p = torch.empty_like(z, dtype=torch.float32)
-    for block, kept in zip(z.split(rows := max(1, _BLOCK // len(m))), p.split(rows), strict=True):
+    for block, kept in zip(_blocks(z), _blocks(p), strict=True):
         kept.copy_((block.double() + b).softmax(1))
 
     def product(v: Tensor) -> Tensor:

@@ -1,0 +1,23 @@
+"""Pretrained encoders, the cache of their features, and heads that train on them by the hundred.
+
+`load_encoder` and `embed` turn images into features once; `train_heads` trains all heads of a comparison together.
+"""
+
+from typing import TYPE_CHECKING
+
+from gence._front_door import front_door
+
+if TYPE_CHECKING:
+    from gence.lab.features.embedding import FeatureSet, ImageSource, embed
+    from gence.lab.features.encoders import (
+        DEFAULT_ENCODER,
+        Encoder,
+        EncoderError,
+        check_encoder,
+        embedded_encoder_is_installed,
+        known_encoders,
+        load_encoder,
+    )
+    from gence.lab.features.preprocessing import VIEWS, Preprocessing
+
+__getattr__, __dir__, __all__ = front_door(__name__)
