@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 # The demo needs the lab; the tests need every part that has a test.
 DEMO   := lab
-TESTS  := lab,timm,tune,ray,hub,tensorboard,export,sklearn,hf,lightning,docs,dev
+TESTS  := lab,pretrained,timm,tune,ray,hub,tensorboard,export,sklearn,hf,lightning,docs,dev
 
 # Python compiles what it imports, once; pip would compile all that it installs, most of it for nothing. Where the
 # environment forbids to keep what was compiled, every process would compile torch anew.

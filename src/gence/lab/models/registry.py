@@ -76,6 +76,25 @@ _BACKBONES: dict[str, Callable[..., Backbone]] = {
     "wrn16_8": wrn16_8,
 }
 _TIMM = "timm:"
+HEADS = ("linear", "mlp", "cosine")
+"""What can stand on a pretrained encoder: ``linear@efficientnet_lite0``."""
+
+
+def split_model(name: str) -> tuple[str, str] | None:
+    """Return head and encoder of a model on a pretrained encoder, or None for a network trained from scratch.
+
+    >>> split_model("linear@timm:resnet18"), split_model("resnet18")
+    (('linear', 'timm:resnet18'), None)
+    """
+    head, at, encoder = name.partition("@")
+    if not at:
+        return None
+    if head not in HEADS or not encoder:
+        raise ValueError(
+            f"model {name!r} has the head {head!r} on the encoder {encoder!r}; expected HEAD@ENCODER with one of the "
+            f"heads {', '.join(HEADS)}, such as linear@efficientnet_lite0"
+        )
+    return head, encoder
 
 
 def known_models() -> tuple[str, ...]:
@@ -92,11 +111,12 @@ def check_model(name: str) -> None:
 
     >>> check_model("timm:resnet10t")
     """
-    if not name.startswith(_TIMM) and name not in _BACKBONES:
+    if split_model(name) is None and not name.startswith(_TIMM) and name not in _BACKBONES:
         nearest = difflib.get_close_matches(name, known_models(), n=1, cutoff=0.4)
         hint = f"; the nearest is {nearest[0]!r}" if nearest else ""
         raise ValueError(
-            f"unknown model {name!r}{hint}; known: {', '.join(known_models())}, and timm:NAME for any timm network"
+            f"unknown model {name!r}{hint}; known: {', '.join(known_models())}, timm:NAME for any timm "
+            "network from scratch, and HEAD@ENCODER for a pretrained one, such as linear@efficientnet_lite0"
         )
 
 

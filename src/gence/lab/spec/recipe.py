@@ -7,7 +7,7 @@ and how often, the stem, the initialisation) is a field here with a stated defau
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +17,8 @@ _OPTIMIZERS = ("sgd", "adamw")
 _SCHEDULES = ("step", "cosine", "constant")
 _PRECISIONS = ("auto", "bf16", "fp32")
 _STEMS = ("auto", "cifar", "imagenet")
+TUNED_PARTS = ("none", "last", "all")
+"""What of a pretrained encoder may be trained with its head."""
 
 PER_RUN_FIELDS = frozenset({"lr", "weight_decay", "warmup_epochs", "anchor_warmup"})
 """Scalars a trainer keeps per run: what tuning changes."""
@@ -59,6 +61,10 @@ class Recipe:
         ema: decay of an exponential average of the weights; 0 is off.
         anchor_warmup: fraction of the epochs over which an anchor rises linearly from 0.
         drop_last: leave out a last, smaller batch.
+        tune_encoder: what of a pretrained encoder is trained: "none" (its features are computed once), its "last"
+            stage, or "all".
+        encoder_lr: the encoder's learning rate as a factor of the head's.
+        freeze_norms: keep the encoder's BatchNorm statistics as they were pretrained.
 
     >>> Recipe(lr=1).lr
     1.0
@@ -92,6 +98,9 @@ class Recipe:
     ema: float = 0.0
     anchor_warmup: float = 0.0
     drop_last: bool = True
+    tune_encoder: str = field(default="none", metadata={"added_later": True})
+    encoder_lr: float = field(default=0.1, metadata={"added_later": True})
+    freeze_norms: bool = field(default=False, metadata={"added_later": True})
 
     def __post_init__(self) -> None:
         normalise_fields(self)
@@ -99,11 +108,12 @@ class Recipe:
         check_choice("Recipe.schedule", self.schedule, _SCHEDULES)
         check_choice("Recipe.precision", self.precision, _PRECISIONS)
         check_choice("Recipe.stem", self.stem, _STEMS)
+        check_choice("Recipe.tune_encoder", self.tune_encoder, TUNED_PARTS)
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise SpecError(f"Recipe.{name} must be at least 1, got {getattr(self, name)}")
         for name in ("lr", "momentum", "weight_decay", "warmup_epochs", "crop_padding", "randaugment_ops",
-                     "randaugment_magnitude", "mixup_alpha", "cutmix_alpha"):  # fmt: skip
+                     "randaugment_magnitude", "mixup_alpha", "cutmix_alpha", "encoder_lr"):  # fmt: skip
             if getattr(self, name) < 0:
                 raise SpecError(f"Recipe.{name} must not be negative, got {getattr(self, name)}")
         for name in ("mix_probability", "ema", "anchor_warmup"):
@@ -160,6 +170,11 @@ RECIPES: dict[str, Recipe] = {
     "tiny": Recipe(
         epochs=40, batch_size=50, lr=0.05, nesterov=True, schedule="cosine", warmup_epochs=2, crop_padding=1,
         flip=False, randaugment_ops=0,
+    ),
+    # A pretrained encoder trained on with its head: AdamW, a tenth of the rate for the encoder.
+    "finetune": Recipe(
+        epochs=20, batch_size=50, optimizer="adamw", lr=1e-3, weight_decay=0.05, schedule="cosine", warmup_epochs=1,
+        crop_padding=8, randaugment_ops=0, tune_encoder="all",
     ),
 }  # fmt: skip
 """The recipes that have a name."""

@@ -16,10 +16,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from gence.lab.models import ImageClassifier, create_model
+from gence.lab.models import ImageClassifier, create_model, split_model
 from gence.lab.spec import Recipe, RunSpec, check_numbers, stream_seed
 from gence.lab.train.backbone import RunBackbone
 from gence.lab.train.batches import EpochFeed
+from gence.lab.train.encoder import choose_trained, head_and_encoder, parameter_groups, pretrained_encoder
 from gence.lab.train.task import Problem
 from gence.losses import TwoHot, create_loss, loss_info
 
@@ -106,8 +107,8 @@ class Trainee:
         self.rates = _table(table, device)  # (epochs * steps + WARMUP_STEPS,)
         self.epoch_rates = table[:: feed.steps]  # at each epoch's start, for curves
         # A tensor on the GPU, so that a captured step can change it; a number on the CPU, where that is faster.
-        self.lr: Tensor | None = torch.tensor(table[0], device=device) if device.type == "cuda" else None
-        self.optimizer = self._create_optimizer(self.lr if self.lr is not None else table[0])
+        first = torch.tensor(table[0], device=device) if device.type == "cuda" else table[0]
+        self.optimizer = self._create_optimizer(first)
         self.anchor_table = self._anchor_table(device)
         # Averaged weights need averaged statistics of BatchNorm: those of the last weights do not fit them.
         moving = [*self.trained, *(b for b in self.model.buffers() if b.is_floating_point())]
@@ -122,10 +123,11 @@ class Trainee:
     def step(self) -> None:
         """One optimisation step on the batch that the counter points to."""
         images, target = self.feed.batch(self.counter)
-        if self.lr is not None:
-            self.lr.copy_(self.rates.index_select(0, self.counter)[0])
-        else:
-            self.optimizer.param_groups[0]["lr"] = float(self.rates[self.steps_done])
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].copy_(self.rates.index_select(0, self.counter)[0] * group["factor"])
+            else:
+                group["lr"] = float(self.rates[self.steps_done]) * group["factor"]
         if self.anchor_table is not None:
             # The loss keeps its anchor as a 0-dim tensor; writing into it reaches a captured step.
             self.criterion.anchor.copy_(self.anchor_table.index_select(0, self.counter)[0])
@@ -188,7 +190,7 @@ class Trainee:
         same = (self.spec.model, self.num_classes, channels, height, recipe.stem, recipe.init, recipe.head_bias,
                 self.spec.seed)  # fmt: skip
         if same not in untrained:
-            untrained[same] = create_model(
+            untrained[same] = self._pretrained(height) or create_model(
                 self.spec.model,
                 num_classes=self.num_classes,
                 in_channels=channels,
@@ -200,21 +202,38 @@ class Trainee:
             )
         return copy.deepcopy(untrained[same])
 
+    def _pretrained(self, size: int) -> ImageClassifier | None:
+        """The network that begins as a pretrained encoder, if the spec names one."""
+        encoder, parts = pretrained_encoder(self.spec, size), split_model(self.spec.model)
+        if encoder is None or parts is None:
+            return None
+        network = copy.deepcopy(encoder.network)
+        seed, bias = stream_seed(self.spec.seed, "init"), self.spec.recipe.head_bias
+        made = head_and_encoder(network, parts[0], encoder.width, self.num_classes, bias=bias, seed=seed)
+        choose_trained(made, self.spec.recipe)
+        return made
+
     def _create_optimizer(self, lr: float | Tensor) -> torch.optim.Optimizer:
         recipe = self.spec.recipe
+        groups = self._parameter_groups(lr)
         if recipe.optimizer == "adamw":
             capturable = isinstance(lr, Tensor)
-            return torch.optim.AdamW(
-                self.trained, lr, weight_decay=recipe.weight_decay, fused=True, capturable=capturable
-            )
+            return torch.optim.AdamW(groups, lr, weight_decay=recipe.weight_decay, fused=True, capturable=capturable)
         return torch.optim.SGD(
-            self.trained,
+            groups,
             lr,
             momentum=recipe.momentum,
             weight_decay=recipe.weight_decay,
             nesterov=recipe.nesterov and recipe.momentum > 0,
             fused=True,
         )
+
+    def _parameter_groups(self, lr: float | Tensor) -> list[dict[str, Any]]:
+        """What is trained, in groups with a learning rate each: the encoder's may be a fraction of the head's."""
+        if split_model(self.spec.model) is None:
+            return [{"params": self.trained, "factor": 1.0}]
+        groups = parameter_groups(self.classifier, self.spec.recipe)
+        return [{**group, "lr": lr * group["factor"]} for group in groups]
 
     @torch.no_grad()
     def ensure_optimizer_state(self) -> None:

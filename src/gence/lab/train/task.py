@@ -21,6 +21,7 @@ from gence.lab.data import (
 )
 from gence.lab.spec import RunSpec
 from gence.lab.store import data_checksums
+from gence.lab.train.encoder import pretrained_encoder
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +59,7 @@ class ProblemLoader:
     def __init__(self, device: torch.device, cache_dir: Path | None = None, progress: bool = False) -> None:
         self.device, self.cache_dir, self.progress = device, cache_dir, progress
         self._splits: dict[tuple[str, int | None], DataSplits] = {}
-        self._test: dict[tuple[str, int | None], DeviceImages] = {}
+        self._test: dict[tuple[str, int | None, int], DeviceImages] = {}
         self._ood: dict[tuple[str, tuple[int, int, int]], tuple[Tensor, str]] = {}  # images and their checksum
 
     def load(self, spec: RunSpec) -> Problem:
@@ -69,25 +70,31 @@ class ProblemLoader:
                 spec.data, image_size=spec.image_size, cache_dir=self.cache_dir, progress=self.progress
             )
         splits = self._splits[source]
-        labels, classes = splits.train.labels, splits.train.classes
+        encoder = pretrained_encoder(spec, splits.train.image_shape[1])
+        channels = splits.train.image_shape[0] if encoder is None else len(encoder.preprocessing.mean)
+        whole = splits.train.with_channels(channels)
+        labels, classes = whole.labels, whole.classes
         index = subset_index(spec, labels, len(classes), classes)
         if spec.subset.val_fraction > 0:
             kept, held = holdout(labels[index], spec.subset.val_fraction, spec.seed, len(classes), classes=classes)
             train_index, val_index = index[kept], index[held]
         else:
             train_index, val_index = index, index[:0]
-        train = splits.train.subset(train_index)
+        train = whole.subset(train_index)
         if spec.evaluate_on == "val":
-            judged = self._move(splits.train, val_index)
+            judged = self._move(whole, val_index)
         else:
-            if source not in self._test:
-                self._test[source] = self._move(splits.test, torch.arange(len(splits.test)))
-            judged = self._test[source]
+            if (*source, channels) not in self._test:
+                test = splits.test.with_channels(channels)
+                self._test[*source, channels] = self._move(test, torch.arange(len(test)))
+            judged = self._test[*source, channels]
         ood = {name: self._load_ood(name, train) for name in spec.ood}
         mean, std = train.mean_std()
+        if encoder is not None:
+            mean, std = (torch.tensor(values) for values in (encoder.preprocessing.mean, encoder.preprocessing.std))
         counts = train.counts().float()
         return Problem(
-            train=self._move(splits.train, train_index),
+            train=self._move(whole, train_index),
             judged=judged,
             ood={name: images for name, (images, _) in ood.items()},
             classes=train.classes,

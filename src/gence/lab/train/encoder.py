@@ -1,0 +1,94 @@
+"""Networks that begin as a pretrained encoder: encoder and head as one classifier, and what of it is trained."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from gence.lab.models import ImageClassifier, split_model
+from gence.lab.spec import Recipe, RunSpec
+
+if TYPE_CHECKING:
+    from gence.lab.features import Encoder
+
+_HIDDEN = 512
+_LAST_SHARE = 0.05  # of the parameters, which the last stage has at least
+_NORMS = (nn.modules.batchnorm._BatchNorm,)
+
+
+@functools.lru_cache(maxsize=2)
+def _loaded(name: str, size: int, weights: str | None) -> Encoder:
+    from gence.lab.features import load_encoder
+
+    return load_encoder(name, size=size, weights=None if weights is None else Path(weights))
+
+
+def pretrained_encoder(spec: RunSpec, size: int) -> Encoder | None:
+    """The encoder of a run for images of a size, or None for a network from scratch; not to be changed."""
+    parts = split_model(spec.model)
+    return None if parts is None else _loaded(parts[1], size, spec.weights)
+
+
+def head_and_encoder(
+    network: nn.Module, head: str, width: int, num_classes: int, *, bias: bool, seed: int
+) -> ImageClassifier:
+    """A classifier of an encoder's network and a new head, whose initialisation depends on the seed alone."""
+    if head == "cosine":
+        raise ValueError("a cosine head is trained on frozen features only; fine-tune with linear@ or mlp@")
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        hidden = [nn.Linear(width, _HIDDEN), nn.ReLU()] if head == "mlp" else []
+        last = nn.Linear(_HIDDEN if hidden else width, num_classes, bias=bias)
+    return ImageClassifier(nn.Sequential(network, *hidden), last)
+
+
+class FrozenNorms(nn.Sequential):
+    """A backbone whose BatchNorm layers keep the statistics they were pretrained with, in training too."""
+
+    def train(self, mode: bool = True) -> FrozenNorms:
+        """Set training mode everywhere but in the norms."""
+        super().train(mode)
+        for module in self.modules():
+            if isinstance(module, _NORMS):
+                module.eval()
+        return self
+
+
+def choose_trained(classifier: ImageClassifier, recipe: Recipe) -> None:
+    """Let gradients reach what the recipe trains: the head, and of the encoder its last stage or all of it."""
+    network = classifier.backbone[0]  # type: ignore[index]
+    network.requires_grad_(recipe.tune_encoder == "all")
+    if recipe.tune_encoder == "last":
+        for parameter in _last_stage(network):
+            parameter.requires_grad_(True)
+    if recipe.freeze_norms:
+        classifier.backbone = FrozenNorms(*classifier.backbone.children())
+
+
+def parameter_groups(classifier: ImageClassifier, recipe: Recipe) -> list[dict[str, Any]]:
+    """Groups for an optimiser, the head's first; "factor" is what the run's learning rate is multiplied by."""
+    of_encoder = {id(p) for p in classifier.backbone[0].parameters()}  # type: ignore[index]
+    trained = [p for p in classifier.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in trained if id(p) not in of_encoder], "factor": 1.0},
+        {"params": [p for p in trained if id(p) in of_encoder], "factor": recipe.encoder_lr},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def _last_stage(network: nn.Module) -> list[nn.Parameter]:
+    """The parameters of the last stages, as timm groups them, until they are a twentieth of all."""
+    from timm.models import group_parameters
+
+    grouped = group_parameters(network, network.group_matcher(coarse=True))  # type: ignore[operator]
+    named = dict(network.named_parameters())
+    total, chosen = sum(p.numel() for p in named.values()), []
+    for stage in sorted(grouped, reverse=True):
+        chosen += [named[name] for name in grouped[stage]]
+        if sum(p.numel() for p in chosen) >= _LAST_SHARE * total:
+            break
+    return chosen
