@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         embedded_encoder_is_installed,
         known_encoders,
         load_encoder,
+        untrained_encoder,
     )
     from gence.lab.features.preprocessing import VIEWS, Preprocessing
 

@@ -131,6 +131,16 @@ def load_encoder(name: str = DEFAULT_ENCODER, *, size: int | None = None, weight
     return Encoder(name, network, width[1], preprocessing, checksum)
 
 
+def untrained_encoder(name: str, *, size: int) -> tuple[nn.Module, int]:
+    """The network of an encoder as it is before its weights are read, and its width: for weights that are at hand."""
+    check_encoder(name)
+    network, _ = _untrained(name, size)
+    if size != network.pretrained_cfg["input_size"][1] and hasattr(network, "set_input_size"):
+        network.set_input_size(img_size=size)
+    network.reset_classifier(0)
+    return network.to(memory_format=torch.channels_last), int(network.num_features)
+
+
 def _untrained(name: str, size: int | None) -> tuple[Any, Preprocessing]:
     """The network as timm builds it, and its preprocessing."""
     try:

@@ -7,7 +7,7 @@ and how often, the stem, the initialisation) is a field here with a stated defau
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
@@ -153,7 +153,7 @@ class Recipe:
 
     def replace(self, **changes: Any) -> Recipe:
         """Return a copy with some fields changed; a misspelt field is an error that names the nearest."""
-        check_keys("Recipe", changes, self._plain)
+        check_keys("Recipe", changes, [one.name for one in fields(self)])
         return Recipe(**{**self._plain, **changes})
 
 

@@ -46,6 +46,19 @@ def head_and_encoder(
     return ImageClassifier(nn.Sequential(network, *hidden), last)
 
 
+def untrained_classifier(spec: RunSpec, size: int, num_classes: int) -> ImageClassifier | None:
+    """The network of a saved run on an encoder, for the weights in its file; None for a network from scratch."""
+    parts = split_model(spec.model)
+    if parts is None:
+        return None
+    from gence.lab.features import untrained_encoder
+
+    network, width = untrained_encoder(parts[1], size=size)
+    made = head_and_encoder(network, parts[0], width, num_classes, bias=spec.recipe.head_bias, seed=0)
+    choose_trained(made, spec.recipe)
+    return made
+
+
 class FrozenNorms(nn.Sequential):
     """A backbone whose BatchNorm layers keep the statistics they were pretrained with, in training too."""
 

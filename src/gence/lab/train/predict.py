@@ -34,6 +34,7 @@ from gence.lab.spec import RunSpec, check_ood_names, ood_name
 from gence.lab.store import changed_parts, data_checksums, writing_file
 from gence.lab.train.backbone import resolve_device
 from gence.lab.train.checkpoint import read_tensors
+from gence.lab.train.encoder import untrained_classifier
 from gence.lab.train.evaluate import predict_logits, score
 
 _CHUNK = 1000  # images decoded and predicted at a time, so that a folder of any size fits into memory
@@ -128,7 +129,7 @@ def _assembled(tensors: dict[str, Tensor], notes: dict[str, str], place: torch.d
     classes, (channels, height, width) = tuple(json.loads(notes["classes"])), json.loads(notes["image_shape"])
     if not all(isinstance(name, str) for name in classes):
         raise TypeError("class names are not texts")
-    classifier = create_model(
+    classifier = untrained_classifier(spec, height, len(classes)) or create_model(
         spec.model,
         num_classes=len(classes),
         in_channels=channels,
