@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from gence.cli import main
 from gence.cli.app import create_app
 from gence.cli.compare import _failures, _print_losses
-from gence.lab.compare.auto import split_losses
+from gence.lab.compare.options import split_losses
 from gence.lab.report.frame import load_rows, settings
 from gence.lab.spec.run import RunSpec
 from gence.lab.store.record import RunResult
