@@ -122,7 +122,7 @@ def test_tuning_stopped_anywhere_goes_on_to_the_same_end(run, tmp_path, base, qu
 def test_a_process_killed_while_it_asks_changes_nothing_about_what_is_proposed(run, tmp_path, monkeypatch):
     undisturbed = run(["ce"])
     shutil.rmtree(tmp_path / "store")
-    suggest, calls = search.suggested, []
+    suggest, calls = search.suggest_changes, []
 
     def dying(*arguments):
         calls.append(arguments)

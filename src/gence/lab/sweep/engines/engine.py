@@ -37,8 +37,8 @@ class EpochProgress(Protocol):
 
 
 def fraction(progress: EpochProgress) -> float:
-    """Return how much of a cohort is done."""
-    return min(progress.epoch / max(progress.epochs, 1), 1.0)
+    """Return how much of a cohort is done: less than 1, for after its last epoch it is still to be recorded."""
+    return min(progress.epoch / max(progress.epochs, 1), 0.99)
 
 
 @dataclass(frozen=True)
