@@ -132,9 +132,9 @@ def test_a_store_is_shown_whole_in_a_file(wide):
 @pytest.mark.parametrize(
     ("command", "called", "how"),
     [
-        (["compare"], "gence.lab.compare.comparison.compare", "without a report"),
-        (["run", "table1"], "gence.lab.sweep.run.run_grid", "at once"),
-        (["tune", "table1"], "gence.lab.sweep.tuning.tune", "at once"),
+        (["compare"], "gence.lab.compare.compare", "without a report"),
+        (["run", "table1"], "gence.lab.sweep.run_grid", "at once"),
+        (["tune", "table1"], "gence.lab.sweep.tune", "at once"),
     ],
 )
 def test_ctrl_c_that_ends_it_at_once_says_what_is_kept(monkeypatch, capsys, tmp_path, command, called, how):
