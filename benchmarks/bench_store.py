@@ -3,8 +3,7 @@
     python benchmarks/bench_store.py [--records 10000] [--output results/bench/store.json]
 
 Records are as large as real ones: 200 epochs of five curves, reliability bins, a 10 x 10 confusion matrix. Times are
-the best and the median of several repetitions in fresh `Store` objects; "cold" has no cache of rows (the first look at
-a store), "warm" has one.
+the best and the median of several repetitions in fresh `Store` objects.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import shutil
 import statistics
 import tempfile
 import time
@@ -56,12 +54,9 @@ def fill(store: Store, specs: list[RunSpec]) -> None:
         path.write_bytes(records.encode(spec, result(rng), environment, None) + b"\n")
 
 
-def timed(
-    call: Callable[[], object], repetitions: int, before: Callable[[], object] = lambda: None
-) -> dict[str, float]:
+def timed(call: Callable[[], object], repetitions: int) -> dict[str, float]:
     seconds = []
     for _ in range(repetitions):
-        before()
         started = time.perf_counter()
         call()
         seconds.append(time.perf_counter() - started)
@@ -80,21 +75,16 @@ def measure(root: Path, count: int) -> dict[str, object]:
         assert len(place.missing(fresh)) == 100
         check_recorded_data(fresh, place)  # as `gence run` does
 
-    def forget() -> None:
-        shutil.rmtree(store.root / "cache", ignore_errors=True)
-
     def frame() -> None:
         assert len(Store(store.root).frame()) == count - 100
 
     figures: dict[str, object] = {"records": count - 100, "megabytes": round(size / 1e6, 1)}
     figures["missing"] = timed(missing, 5)
-    figures["frame_cold"] = timed(frame, 3, forget)
-    figures["frame_warm"] = timed(frame, 5)
+    figures["frame"] = timed(frame, 5)
     figures["check"] = timed(store.check, 1)
     figures["pack"] = timed(store.pack, 1)
     figures["packed_missing"] = timed(missing, 5)
-    figures["packed_frame_cold"] = timed(frame, 3, forget)
-    figures["packed_frame_warm"] = timed(frame, 5)
+    figures["packed_frame"] = timed(frame, 5)
     return figures
 
 

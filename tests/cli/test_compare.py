@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from gence.cli import main
 from gence.cli.app import create_app
 from gence.cli.compare import _failures, _print_losses
-from gence.lab.compare.auto import split_losses
+from gence.lab.compare.options import split_losses
 from gence.lab.report.frame import load_rows, settings
 from gence.lab.spec.run import RunSpec
 from gence.lab.store.record import RunResult
@@ -132,9 +132,9 @@ def test_a_store_is_shown_whole_in_a_file(wide):
 @pytest.mark.parametrize(
     ("command", "called", "how"),
     [
-        (["compare"], "gence.lab.compare.comparison.compare", "without a report"),
-        (["run", "table1"], "gence.lab.sweep.run.run_grid", "at once"),
-        (["tune", "table1"], "gence.lab.sweep.tuning.tune", "at once"),
+        (["compare"], "gence.lab.compare.compare", "without a report"),
+        (["run", "table1"], "gence.lab.sweep.run_grid", "at once"),
+        (["tune", "table1"], "gence.lab.sweep.tune", "at once"),
     ],
 )
 def test_ctrl_c_that_ends_it_at_once_says_what_is_kept(monkeypatch, capsys, tmp_path, command, called, how):

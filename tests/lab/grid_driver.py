@@ -21,7 +21,7 @@ if __name__ == "__main__":
     import tiny_trainer
 
     from gence.lab.store.files import StoreError
-    from gence.lab.sweep.engines.engine import create_engine
+    from gence.lab.sweep.engines import create_engine
     from gence.lab.sweep.run import run_grid
 
     store, name, seeds, trainer = [*sys.argv[1:], "train"][:4]

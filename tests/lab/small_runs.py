@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from PIL import Image
 
+from gence.lab.compare.options import CompareOptions
+from gence.lab.compare.plan import ComparePlan, plan_comparison
 from gence.lab.spec.loss import LossSpec
 from gence.lab.spec.recipe import RECIPES, Recipe
 from gence.lab.spec.run import RunSpec, Subset
@@ -59,3 +61,8 @@ def write_images(folder: Path, classes: dict[str, int], *, mode: str = "RGB", si
             shape = (size, size) if mode == "L" else (size, size, 3)
             Image.fromarray(random.integers(0, 256, shape, dtype=np.uint8)).save(folder / name / f"{i:03d}.png")
     return folder
+
+
+def planned(data: str | Path = "digits", **options: Any) -> ComparePlan:
+    """The plan of a comparison with these options."""
+    return plan_comparison(CompareOptions(data=data, **options))

@@ -13,7 +13,7 @@ from gence.lab.spec.recipe import RECIPES
 from gence.lab.spec.run import RunSpec
 from gence.lab.store.record import RunResult
 from gence.lab.store.store import Store
-from gence.lab.sweep.queue import Plan
+from gence.lab.sweep.queue import CohortQueue
 from gence.paper.exhibits.table1 import table1
 from gence.paper.grids import grid_specs
 from gence.paper.readme import filled, renderers
@@ -92,7 +92,7 @@ def test_the_order_is_row_by_row_and_seed_by_seed(tmp_path) -> None:
 
 def test_a_row_is_one_cohort_for_each_batch_size(tmp_path) -> None:
     specs = remedies().specs(rows=[ROW])
-    plan = Plan(specs, cohort_size=100, max_attempts=1, failures=None, peers={s.cohort_key: () for s in specs})
+    plan = CohortQueue(specs, cohort_size=100, max_attempts=1, failures=None, peers={s.cohort_key: () for s in specs})
     cohorts = []
     while (task := plan.take()) is not None:
         cohorts.append((cell_name(task.specs[0]), len(task.specs)))

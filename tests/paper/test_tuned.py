@@ -10,7 +10,7 @@ from gence.lab.spec.recipe import RECIPES
 from gence.lab.store.files import StoreError
 from gence.lab.store.record import RunResult
 from gence.lab.store.store import Store
-from gence.lab.sweep.study import TunedLoss
+from gence.lab.sweep.trials import TunedLoss
 from gence.lab.sweep.tuning import TuneReport
 from gence.paper.exhibits.table1 import table1
 from gence.paper.show import shown

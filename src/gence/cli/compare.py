@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -19,40 +21,24 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add ``gence compare``; ``gence report`` and ``gence show`` also know the paper, and call what is here."""
-    app.command()(compare)
+    app.command()(_with_flags(compare))
 
 
-def compare(
-    data: Annotated[str, typer.Option(help="Name of a data set, or a folder or archive of images.")] = "digits",
-    n: Annotated[
-        int | None, typer.Option(help="Labels to train on, balanced. Default: 100 for digits, else all.")
-    ] = None,
-    losses: Annotated[
-        str | None, typer.Option(help='Such as "gence,ce,gence(anchor=0.1)". Default: the paper\'s six and this one.')
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 5,
-    model: Annotated[
-        str, typer.Option(help="Network; auto is small_cnn on a CPU or up to 16 px, else resnet18.")
-    ] = "auto",
-    ood: Annotated[list[str] | None, typer.Option(help="Images from elsewhere; may be given several times.")] = None,
-    recipe: Annotated[
-        str, typer.Option(help="tiny, modern or paper; auto is tiny on a CPU or up to 16 px, else modern.")
-    ] = "auto",
-    epochs: Annotated[int | None, typer.Option(min=1, help="In place of the recipe's.")] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="In place of the recipe's.")] = None,
-    image_size: Annotated[
-        int | None, typer.Option(min=4, help="Pixels to bring images to. Default: as they are, if small and alike.")
-    ] = None,
-    tune: Annotated[int, typer.Option(min=0, help="Tune every loss with this many trials first (the extra tune).")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder of the report.")] = Path("gence-report"),
-    store: Annotated[Path | None, typer.Option(help="Folder of the records. Default: store inside --out.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes on a CPU. Default: one a core, 8 at most.")
-    ] = None,
-    time_limit: Annotated[float | None, typer.Option(help="Seconds after which nothing is trained.")] = None,
-    log: Annotated[str | None, typer.Option(help='"tensorboard" to write curves while training.')] = None,
-) -> None:
+def _with_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command whose options are those that `CompareOptions` gives to the command line."""
+    from gence.lab.compare import flags
+
+    parameters = []
+    for option, flag, default in flags():
+        shown = typer.Option(default, help=flag.help, min=flag.least)
+        name = flag.name or option.name
+        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=shown, annotation=flag.kind))
+    command.__dict__["__signature__"] = inspect.Signature(parameters)
+    command.__annotations__ = {one.name: one.annotation for one in parameters}
+    return command
+
+
+def compare(**given: Any) -> None:
     """Does GenCE help me? Train several losses over seeds, and write a report of what can be told from chance.
 
     With no option at all: scikit-learn's digits, 100 labels, seven losses, five seeds.
@@ -60,28 +46,13 @@ def compare(
 
     Example: gence compare --data photos/ --n 500 --losses gence,ce,focal --ood other-photos/
     """
-    from gence.lab.compare import AUTO, DEFAULT_LOSSES, compare as run
+    from gence.lab.compare import compare as run, flags
 
+    # What is not given has the default of the Python call, but for the processes.
+    values = {option.name: given[flag.name or option.name] for option, flag, _ in flags()}
+    options = {"workers": _cores(), **{name: value for name, value in values.items() if value is not None}}
     with interruption_told("without a report"):
-        result = run(
-            data,
-            n=AUTO if n is None else n,
-            losses=DEFAULT_LOSSES if losses is None else losses,
-            seeds=seeds,
-            model=model,
-            ood=ood or (),
-            recipe=recipe,
-            epochs=epochs,
-            batch_size=batch_size,
-            image_size=image_size,
-            tune_trials=tune,
-            out=out,
-            store=store,
-            device=device,
-            time_limit=time_limit,
-            log=log,
-            workers=workers or _cores(),
-        )
+        result = run(**options)
     console = table_console()
     if result.report is not None:
         _print_report(console, result.report)

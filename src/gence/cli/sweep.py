@@ -135,15 +135,14 @@ def register(app: typer.Typer) -> None:
         Example: gence tune table1 --rows cifar100-2000-vgg19 --trials 16
         """
         from gence.lab.compare import split_losses
-        from gence.lab.sweep import TuneSettings, check_ready, check_time_limit, check_tunable, tune as tune_cell
+        from gence.lab.sweep import Countdown, TuneSettings, check_ready, check_tunable, tune as tune_cell
         from gence.paper import cell_name, cells_to_tune, grid_specs, losses_to_tune, save_tuned
 
         place = store_at(store)
         specs = grid_specs(names, place, rows=read_names(rows), recipe=recipe)
         bases = cells_to_tune(specs)
         asked = split_losses(losses) or losses_to_tune(names, specs)
-        check_time_limit(time_limit)
-        left = _Remaining(time_limit)
+        limit = Countdown(time_limit)
         check_ready(bases, data=engine != "ray")
         if engine != "ray":
             check_tunable(bases)
@@ -154,7 +153,7 @@ def register(app: typer.Typer) -> None:
                     asked,
                     place,
                     settings=TuneSettings(trials=trials, metric=metric),
-                    time_limit=left.seconds(),
+                    time_limit=limit.left(),
                     **_run_options(engine, workers, cohort_size, device, compile),
                 )
             save_tuned(place, report)
@@ -171,20 +170,6 @@ def register(app: typer.Typer) -> None:
                 raise typer.Exit(1)
             if report.stopped:
                 return
-
-
-class _Remaining:
-    """What is left of a time limit."""
-
-    def __init__(self, limit: float | None) -> None:
-        import time
-
-        self._clock = time.monotonic
-        self._end = None if limit is None else self._clock() + limit
-
-    def seconds(self) -> float | None:
-        """Seconds left, a little above 0 at the least; None without a limit."""
-        return None if self._end is None else max(self._end - self._clock(), 1e-3)
 
 
 def _run_options(engine: str, workers: int | None, cohort_size: str, device: str, compile: bool) -> dict[str, Any]:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import io
 import math
 import os
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -19,15 +21,18 @@ from gence.cli.app import create_app
 from gence.lab.compare.auto import choose_device, choose_image_size
 from gence.lab.compare.comparison import compare
 from gence.lab.compare.live import LiveTable
-from gence.lab.compare.plan import DEFAULT_LOSSES, plan_comparison
+from gence.lab.compare.options import DEFAULT_LOSSES, CompareOptions, flags
 from gence.lab.data import DataError
 from gence.lab.report.page import build_report, write_report
 from gence.lab.spec.fields import SpecError
 from gence.lab.spec.recipe import RECIPES
 from gence.lab.spec.run import RunSpec
+from gence.lab.store import record as records
 from gence.lab.store.files import StoreError
 from gence.lab.store.record import RunResult
 from gence.lab.store.store import Store
+from gence.lab.sweep.run import GridProgress
+from tests.lab.small_runs import planned
 
 
 def quiet():
@@ -35,7 +40,7 @@ def quiet():
 
 
 def test_with_no_argument_it_is_the_documented_comparison():
-    plan = plan_comparison()
+    plan = planned()
     assert plan.summary() == (
         "digits, 100 labels, 10 classes: 7 losses x 5 seeds, small_cnn, 40 epochs, batch 50, on cpu"
     )
@@ -58,14 +63,14 @@ def test_wrong_arguments_are_named_before_anything_is_trained():
         ({"model": "vgg19"}, "vgg19"),
     ]:
         with pytest.raises(ValueError, match=message):
-            plan_comparison(**wrong)
+            planned(**wrong)
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="sees no GPU here"):
-            plan_comparison("no-such-folder", device="cuda")
+            planned("no-such-folder", device="cuda")
     with pytest.raises(DataError, match="no known data set"):
-        plan_comparison("no-such-folder")
+        planned("no-such-folder")
     with pytest.raises(DataError, match="no known data set"):
-        plan_comparison(ood=["no-such-folder"])
+        planned(ood=["no-such-folder"])
     with pytest.raises(SpecError, match="log"):
         compare(log="wandb")
     with pytest.raises(SpecError, match="workers is 0"):
@@ -73,13 +78,13 @@ def test_wrong_arguments_are_named_before_anything_is_trained():
     with pytest.raises(SpecError, match=r"leaves anchor to tuning, but nothing is tuned: add --tune N .* a number"):
         compare("no-such-folder", losses=["gence(anchor=tune)", "ce"], console=quiet())
     with pytest.raises(SpecError, match=r"gamma is .a.; expected a number, such as gamma=0\.5$"):
-        plan_comparison(losses=["focal(gamma=a)"])
+        planned(losses=["focal(gamma=a)"])
     with pytest.raises(SpecError, match="tune_trials is -1"):
         compare(tune_trials=-1, console=quiet())
 
 
 def test_epochs_shorten_the_warm_up_too():
-    plan = plan_comparison(epochs=4, batch_size=5)
+    plan = planned(epochs=4, batch_size=5)
     assert plan.base.recipe.warmup_epochs == pytest.approx(0.2)
     assert "--batch-size 20" in plan.concerns[0]
 
@@ -194,11 +199,54 @@ def test_curves_reach_tensorboard(tmp_path):
     assert [event.step for event in events.Scalars("test/accuracy")] == [3]
 
 
+@pytest.fixture
+def read_keys(monkeypatch) -> Counter:
+    """How often the text of each record is verified and parsed in this process."""
+    counted, parsed = Counter(), records._verified
+
+    def counting(line, where):
+        counted[records.key_of_line(line)] += 1
+        return parsed(line, where)
+
+    monkeypatch.setattr(records, "_verified", counting)
+    return counted
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_each_record_is_read_once_and_the_data_are_checked_once(tmp_path, monkeypatch, read_keys, workers):
+    def again(*_arguments):
+        raise AssertionError("the images were compared with the records before the first run")
+
+    monkeypatch.setattr("gence.lab.store.provenance.checksums_at_hand", again)
+    options = {"losses": ["ce", "gence"], "epochs": 1, "out": tmp_path, "device": "cpu", "workers": workers}
+    first = compare(**options, seeds=1, files=False, console=quiet())
+    assert first.report.chapters[0].mistakes is not None  # predictions belong to records too
+    assert dict(read_keys) == dict.fromkeys(first.runs.done, 1)
+    read_keys.clear()
+    second = compare(**options, seeds=2, files=False, console=quiet())
+    assert (len(second.runs.done), len(second.runs.skipped)) == (2, 2)
+    assert dict(read_keys) == dict.fromkeys([*second.runs.done, *second.runs.skipped], 1)
+
+
+def test_the_options_are_those_of_the_call_and_of_the_command_line():
+    listed = {option.name for option in dataclasses.fields(CompareOptions)}
+    parameters = inspect.signature(compare).parameters
+    assert set(parameters) == {*listed, "console"}
+    assert {name: one.default for name, one in parameters.items() if name in listed} == {
+        option.name: option.default for option in dataclasses.fields(CompareOptions)
+    }
+    assert all(f"    {name}: " in compare.__doc__ for name in parameters)
+    assert {option.name for option, _, _ in flags()} == listed - {"files", "cache_dir"}
+    with pytest.raises(TypeError, match="'epoch'"):
+        compare(epoch=3)
+
+
 def test_live_table_counts_what_the_store_has(compared):
     store = Store(compared.page.parent / "store")
     specs = [store.read(key).spec for key in compared.frame["key"]]
     more = [spec.replace(seed=99) for spec in specs[:1]]
     table = LiveTable(store, specs + more)
+    table.update(GridProgress(runs=1, completed=0.5, recorded=()))
     console = quiet()
     console.print(table.render())
     text = console.file.getvalue()
@@ -333,11 +381,11 @@ def test_arguments_may_be_written_as_people_do(image_folder, tmp_path, monkeypat
     (tmp_path / "other").mkdir()
     Image.fromarray(np.zeros((8, 8), dtype=np.uint8)).save(tmp_path / "other" / "0.png")
     options = {"epochs": 1, "batch_size": 4, "device": "cpu"}
-    plan = plan_comparison(Path("photos"), losses="gence(anchor=0.1, prior=train),ce", ood="other", seeds=np.int64(2),
+    plan = planned(Path("photos"), losses="gence(anchor=0.1, prior=train),ce", ood="other", seeds=np.int64(2),
                            n=np.int64(4), **options)  # fmt: skip
     assert (plan.base.data, plan.base.ood, plan.seeds, plan.base.subset.n) == ("photos", ("other",), (0, 1), 4)
     assert [str(loss) for loss in plan.losses] == ["gence(anchor=0.1,prior=train)", "ce"]
-    assert plan_comparison(losses="ce", seeds=np.arange(3), ood=Path("other")).seeds == (0, 1, 2)
+    assert planned(losses="ce", seeds=np.arange(3), ood=Path("other")).seeds == (0, 1, 2)
     found = compare(losses="ce", seeds=1, epochs=1, out=tmp_path / "out", files=False, device="cpu", console=quiet())
     assert found.complete
     for wrong, message in [
@@ -346,7 +394,7 @@ def test_arguments_may_be_written_as_people_do(image_folder, tmp_path, monkeypat
         ({"data": 3}, "data is 3"),
     ]:
         with pytest.raises(SpecError, match=message):
-            plan_comparison(**wrong)
+            planned(**wrong)
 
 
 def test_a_package_that_is_not_there_is_named_once(monkeypatch):

@@ -161,12 +161,12 @@ def test_a_source_of_hidden_folders_alone_says_why_it_is_empty(tmp_path: Path) -
 
 
 def test_a_comparison_says_what_is_left_out(tmp_path: Path) -> None:
-    from gence.lab.compare.plan import plan_comparison
+    from tests.lab.small_runs import planned
 
     data = write_folder(tmp_path / "data", {**digit_files(10), ".digit9/a.png": b""})
     other = write_folder(tmp_path / "other", {**digit_files(2), "__MACOSX/digit0/a.png": b""})
-    plan = plan_comparison(str(data), losses=["ce"], seeds=1, device="cpu", batch_size=10, ood=[str(other)])
-    again = plan_comparison(str(data), losses=["ce"], seeds=1, device="cpu", batch_size=10, ood=[str(other)])
+    plan = planned(str(data), losses=["ce"], seeds=1, device="cpu", batch_size=10, ood=[str(other)])
+    again = planned(str(data), losses=["ce"], seeds=1, device="cpu", batch_size=10, ood=[str(other)])
     assert [concern.split(": hidden folders")[0] for concern in plan.concerns] == [
         f"{data}: left out .digit9",
         f"{other}: left out __MACOSX",

@@ -9,11 +9,11 @@ import pytest
 from rich.console import Console
 
 from gence.lab.compare.comparison import compare
-from gence.lab.compare.plan import plan_comparison
 from gence.lab.data import DataError
 from gence.lab.report.warnings import data_concerns, unfinished_concerns
 from gence.lab.store.files import StoreError
 from gence.lab.train import cohort
+from tests.lab.small_runs import planned
 
 NO_TIME = 1e-3
 
@@ -68,7 +68,7 @@ def test_a_loss_whose_runs_all_failed_is_named_on_the_page(options, monkeypatch)
 
 
 def test_nothing_is_missing_of_what_is_complete():
-    specs = plan_comparison(losses="ce,gence", seeds=2).specs()
+    specs = planned(losses="ce,gence", seeds=2).specs()
     assert unfinished_concerns(specs, [spec.key for spec in specs]) == []
 
 
@@ -109,21 +109,21 @@ def test_classes_too_small_to_be_divided_are_named_before_any_trial(image_folder
     with pytest.raises(DataError, match=r"n = 10, 10 of 10 classes have fewer: 0 \(1\), .* and 5 more; use --n 20 or"):
         compare(n=10, tune_trials=2, losses="ce", **options, console=quiet())
     assert not (tmp_path / "out").exists()
-    plan_comparison(n=10, losses="ce")
-    plan_comparison(n=20, losses="ce", tuning=True)
+    planned(n=10, losses="ce")
+    planned(n=20, losses="ce", tune_trials=1)
     one = image_folder(["a", "b"], 20)
     image_folder(["c"], 2, one)  # one to train on, one for the test
     with pytest.raises(DataError, match=r"with all labels, 1 of 3 classes have fewer: c \(1\); label more of them"):
-        plan_comparison(one, losses="ce", tuning=True)
+        planned(one, losses="ce", tune_trials=1)
     with pytest.raises(DataError, match=r"with n = 3, 3 of 3 classes have fewer: .*; label more of them"):
-        plan_comparison(one, n=3, losses="ce", tuning=True)
+        planned(one, n=3, losses="ce", tune_trials=1)
 
 
 def test_more_labels_are_advised_where_there_are_more(image_folder):
-    (concern,) = plan_comparison(image_folder(["a", "b"], 4), losses="ce").concerns
+    (concern,) = planned(image_folder(["a", "b"], 4), losses="ce").concerns
     assert "label more of them, or merge or leave out these classes." in concern
     assert "--n" not in concern
-    (drawn,) = plan_comparison(n=20, losses="ce").concerns
+    (drawn,) = planned(n=20, losses="ce").concerns
     assert drawn.endswith("label more of them, merge or leave out these classes, or raise --n.")
     assert "--n" not in data_concerns([3, 20], ["cat", "dog"], batch_size=10, losses=[])[0]
 

@@ -14,7 +14,7 @@ from gence.lab.store.provenance import check_same_data, checksums_at_hand, data_
 from gence.lab.store.record import RunResult
 from gence.lab.store.store import Store
 from gence.lab.sweep.run import run_grid
-from gence.lab.sweep.study import TuneSettings
+from gence.lab.sweep.trials import TuneSettings
 from gence.lab.sweep.tuning import tune
 from gence.lab.train.checkpoint import CohortCheckpoint, read_tensors, write_tensors
 from gence.lab.train.cohort import train_cohort

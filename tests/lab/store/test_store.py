@@ -96,29 +96,36 @@ def test_a_metric_named_like_a_column_keeps_out_of_its_way(tmp_path):
     assert (store.frame()["loss"][0], store.frame()["metrics.loss"][0]) == ("ce", 3.0)
 
 
-def test_the_cache_follows_the_records_and_may_be_lost_or_broken(tmp_path):
+def test_a_number_edited_in_an_old_cache_of_rows_is_believed_nowhere(tmp_path):
+    """Earlier versions kept the rows in a file without a checksum."""
     store = filled(tmp_path, SPECS[:3])
     first = store.frame()
-    store.write(SPECS[3], result(0.7), ENVIRONMENT)
-    assert len(store.frame()) == 4
-    cache = tmp_path / "cache" / "rows.json"
-    sound = json.loads(cache.read_bytes())
-    (key,) = list(sound["loose"])[:1]
-    unusable = (
-        {"version": "other"},
-        {"version": sound["version"]},
-        {**sound, "packed": None},
-        {**sound, "packed": [None, {key: "no row"}]},
-        {**sound, "loose": []},
-        {**sound, "loose": {**sound["loose"], key: None}},
-    )
-    for content in (b"{", b"[]", *(json.dumps(cache).encode() for cache in unusable)):
-        cache.write_bytes(content)
-        assert len(store.frame()) == 4
-    shutil.rmtree(tmp_path / "cache")
-    record_file(store, SPECS[3]).unlink()
+    (tmp_path / "cache").mkdir()
+    rows = {key: [[1, 1], {"key": key, "status": "done", "accuracy": 0.99}] for key in first["key"]}
+    (tmp_path / "cache" / "rows.json").write_text(json.dumps({"version": "1", "loose": rows, "packed": [None, {}]}))
     pd.testing.assert_frame_equal(store.frame(), first)
-    assert (tmp_path / "cache" / ".gitignore").read_text() == "*\n"
+    store.pack()
+    pd.testing.assert_frame_equal(Store(tmp_path).frame(), first)
+    assert Store(tmp_path).check().sound == 3
+
+
+def test_a_number_edited_in_a_record_is_not_exported(tmp_path):
+    store = filled(tmp_path, SPECS[:3])
+    path = record_file(store, SPECS[1])
+    path.write_bytes(path.read_bytes().replace(b'"accuracy":', b'"accuracy":1'))
+    with pytest.raises(StoreError, match=f"record {SPECS[1].key} .* was changed after it was written"):
+        store.frame()
+    assert len(store.frame([SPECS[0].key, SPECS[2].key])) == 2
+
+
+def test_a_row_is_the_same_from_a_record_and_from_its_line(tmp_path):
+    store = filled(tmp_path, SPECS[:4])
+    store.write(SPECS[5], result(metrics={"accuracy": 0.1, "nll": math.nan, "loss": math.inf}), ENVIRONMENT)
+    remembering = Store(tmp_path, remember=True)
+    records = {record.key: record for record in remembering.records()}
+    assert all(remembering.read(key) is record for key, record in records.items())
+    pd.testing.assert_frame_equal(remembering.frame(), store.frame())
+    assert list(remembering.frame().columns) == list(store.frame().columns)
 
 
 def test_packed_records_read_like_loose_ones(tmp_path):
@@ -329,7 +336,7 @@ def test_a_pack_replaced_between_any_two_steps_of_a_reader_is_read_whole(tmp_pat
     store = filled(tmp_path)
     store.pack()
     first, *_, last = sorted(store.keys())
-    lines = {key: line.rstrip(b"\n") for key, line in store.packed_lines()}
+    lines = {key: line.rstrip(b"\n") for key, line in Pack(store.pack_path).lines()}
     without_first = {key: line for key, line in lines.items() if key != first}
     done = threading.Event()
 

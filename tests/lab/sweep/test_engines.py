@@ -11,8 +11,8 @@ import pytest
 from gence.lab.store.store import Store
 from gence.lab.sweep.claims import Claims
 from gence.lab.sweep.engines import create_engine
-from gence.lab.sweep.engines.local import LocalEngine
-from gence.lab.sweep.engines.processes import GpusEngine, visible_gpus
+from gence.lab.sweep.engines.engine import LocalEngine
+from gence.lab.sweep.engines.processes import ProcessEngine, visible_gpus
 from gence.lab.sweep.run import run_grid
 from tests.lab.tiny_trainer import make_specs, train
 
@@ -35,10 +35,11 @@ def test_gpus_are_those_that_are_visible(monkeypatch):
 def test_engines_by_name_and_what_they_can_do_at_once(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
     local, gpus = create_engine("local"), create_engine("gpus")
-    assert (type(local), type(gpus)) == (LocalEngine, GpusEngine)
+    assert (type(local), type(gpus)) == (LocalEngine, ProcessEngine)
     assert (local.capacity("cpu").cohorts, local.capacity("cpu").on_gpu) == (1, False)
     assert (gpus.capacity("auto").cohorts, gpus.capacity("auto").on_gpu) == (3, True)
     assert gpus.capacity("cpu").on_gpu is False
+    assert create_engine("processes", workers=2) == create_engine("gpus", workers=2) == ProcessEngine(workers=2)
 
 
 def test_without_gpus_the_engine_says_what_to_do(monkeypatch, tmp_path, quiet_console):

@@ -44,6 +44,21 @@ def counting(trainer=train):
     return counted, sizes
 
 
+@pytest.mark.parametrize("engine", ["local", create_engine("processes", workers=1)])
+def test_the_caller_is_told_of_each_record_once_and_nothing_is_printed(tmp_path, capsys, engine):
+    specs, heard = make_specs(3), []
+    run_grid(specs[:2], tmp_path, trainer=train, device="cpu", on_progress=heard.append, engine=engine)
+    assert [key for progress in heard for key in progress.recorded] == [spec.key for spec in specs[:2]]
+    assert {progress.runs for progress in heard} == {2}
+    completed = [progress.completed for progress in heard]
+    assert completed == sorted(completed)
+    assert (completed[0] > 0, completed[-1]) == (True, 2)
+    heard.clear()
+    run_grid(specs, tmp_path, trainer=train, device="cpu", on_progress=heard.append, engine=engine)
+    assert sorted(key for progress in heard for key in progress.recorded) == sorted(spec.key for spec in specs[2:])
+    assert capsys.readouterr() == ("", "")
+
+
 def test_does_what_is_missing_and_skips_what_is_done(run, store, quiet_console):
     specs = make_specs(3)
     first = run(specs[:4])

@@ -16,7 +16,7 @@ from gence.lab.store.files import StoreError
 from gence.lab.store.record import RunResult
 from gence.lab.store.store import Store
 from gence.lab.sweep import search
-from gence.lab.sweep.study import Study, TuneSettings
+from gence.lab.sweep.trials import LossTrials, TuneSettings
 from gence.lab.sweep.tuning import TuneReport, tune, tuned_grid
 from tests.lab.tiny_trainer import make_specs, train
 
@@ -122,7 +122,7 @@ def test_tuning_stopped_anywhere_goes_on_to_the_same_end(run, tmp_path, base, qu
 def test_a_process_killed_while_it_asks_changes_nothing_about_what_is_proposed(run, tmp_path, monkeypatch):
     undisturbed = run(["ce"])
     shutil.rmtree(tmp_path / "store")
-    suggest, calls = search.suggested, []
+    suggest, calls = search.suggest_changes, []
 
     def dying(*arguments):
         calls.append(arguments)
@@ -130,7 +130,7 @@ def test_a_process_killed_while_it_asks_changes_nothing_about_what_is_proposed(r
             raise KeyboardInterrupt
         return suggest(*arguments)
 
-    monkeypatch.setattr("gence.lab.sweep.study.suggested", dying)
+    monkeypatch.setattr("gence.lab.sweep.trials.suggest_changes", dying)
     for _ in range(3):
         with pytest.raises(KeyboardInterrupt):
             run(["ce"])
@@ -181,7 +181,7 @@ def test_diverged_trials_count_against_the_budget(run, metric):
 def test_what_was_spent_is_complete_whatever_happened_before(run, base, tmp_path):
     first = run(losses=("ce",), settings=dataclasses.replace(SETTINGS, trials=3))
     # A process killed between asking for a trial and writing down what it changes.
-    study = Study(Store(tmp_path / "store"), base, LossSpec.parse("ce"), SETTINGS).study
+    study = LossTrials(Store(tmp_path / "store"), base, LossSpec.parse("ce"), SETTINGS).study
     study.ask()
     # A trial that an older version gave up because its runs failed.
     given_up = study.ask()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
-import io
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -12,18 +10,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gence.lab.compare.auto import AUTO, Source, read_losses
-from gence.lab.compare.plan import DEFAULT_LOSSES, ComparePlan, FinalRuns, plan_comparison, tuned_runs, untuned_runs
+from gence.lab.compare.options import CompareOptions, Source, takes_options
+from gence.lab.compare.plan import ComparePlan, FinalRuns, plan_comparison, tuned_runs, untuned_runs
 from gence.lab.report import Report, build_report, make_folder, write_report
-from gence.lab.spec import TUNE, Recipe, RunSpec, SpecError, check_choice
+from gence.lab.spec import RunSpec
 from gence.lab.store import Record, Store, check_same_data
-from gence.lab.sweep import RunReport, TuneSettings, check_time_limit, create_engine, run_grid, tune
+from gence.lab.sweep import (
+    Countdown,
+    LoggedTrainer,
+    RunReport,
+    TuneSettings,
+    console_or_stderr,
+    create_engine,
+    run_grid,
+    tune,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
-
-LOGS = ("tensorboard",)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -71,114 +76,47 @@ class CompareResult:
         return "<p>No run was finished.</p>" if self.report is None else fragment(self.report)
 
 
-def compare(
-    data: Source = "digits",
-    *,
-    n: int | str | None = AUTO,
-    losses: str | Sequence[str] = DEFAULT_LOSSES,
-    seeds: int | Sequence[int] = 5,
-    model: str = AUTO,
-    ood: Source | Sequence[Source] = (),
-    recipe: str | Recipe = AUTO,
-    epochs: int | None = None,
-    batch_size: int | None = None,
-    image_size: int | None = None,
-    tune_trials: int = 0,
-    out: str | os.PathLike[str] = "gence-report",
-    store: str | os.PathLike[str] | None = None,
-    device: str = AUTO,
-    time_limit: float | None = None,
-    log: str | None = None,
-    workers: int = 1,
-    files: bool = True,
-    console: Console | None = None,
-    cache_dir: Path | None = None,
-) -> CompareResult:
+@takes_options
+def compare(data: Source = "digits", *, console: Console | None = None, **options: Any) -> CompareResult:
     """Compare losses on a data set over seeds, and write a report.
 
     Runs that the store has are not done again: after an interruption the same call goes on where it stopped. What
     "auto" means is said in `gence.lab.compare.auto`.
 
     Args:
-        data: a name, a folder or an archive; see `gence.lab.data.load`.
-        n: labels to train on, balanced over the classes; None for all; "auto" is 100 for digits and all otherwise.
-        losses: names, with parameters where needed: "gence(anchor=0.1)"; a list, or a text with commas between them.
-        seeds: how many, or which.
-        model: a name of `gence.lab.models`, or "auto".
-        ood: data sets or folders of images from elsewhere; one, or a list.
-        recipe: a recipe or its name, or "auto".
-        epochs: in place of the recipe's.
-        batch_size: in place of the recipe's.
-        image_size: pixels to bring images to; by default they stay as they are, if they can.
-        tune_trials: first tune every loss with this many trials, on a held-out part of the training labels; needs
-            Optuna (the extra "tune").
-        out: folder of the report.
-        store: folder of the records; by default "store" inside `out`.
-        device: "auto", "cpu", "cuda" or "cuda:1".
-        time_limit: seconds after which nothing is trained; the report then shows what there is.
-        log: "tensorboard" to write curves to the folder "tensorboard" inside `out` while training.
-        workers: processes on a CPU; with more than one, a script needs `if __name__ == "__main__":`.
-        files: also write every figure and table as a file.
+        **options: those of `CompareOptions`.
         console: where to draw the table of progress; None is standard error.
-        cache_dir: where data sets are cached.
 
     Raises:
         ValueError: an argument that makes no sense, data that cannot be read, or records in the store that were made
             from other images; the message says what to do.
     """
     started = time.monotonic()
-    console = console or _stderr()
-    if log is not None:
-        check_choice("log", log, LOGS)
-    check_time_limit(time_limit)
-    _check_tuned(losses, tune_trials)
-    _check_packages(tune_trials, log)
-    plan = plan_comparison(
-        data, n=n, losses=losses, seeds=seeds, model=model, ood=ood, recipe=recipe, epochs=epochs,
-        batch_size=batch_size, image_size=image_size, tuning=tune_trials > 0, device=device, cache_dir=cache_dir,
-    )  # fmt: skip
+    asked = CompareOptions(data=data, **options)
+    limit = Countdown(asked.time_limit)
+    console = console_or_stderr(console)
+    plan = plan_comparison(asked)
     console.print(plan.summary(), highlight=False, markup=False)
     for concern in plan.concerns:
         console.print(f"Warning: {concern}", style="yellow", highlight=False, markup=False)
-    records = Store(Path(out) / "store" if store is None else store)
-    check_same_data(_records_in_use(plan, records, tune_trials > 0), plan.checksums, records.root)
-    options = _run_options(plan, workers, log, Path(out), cache_dir)
+    out = Path(asked.out)
+    store = Store(out / "store" if asked.store is None else asked.store, remember=True)
+    # The one check of the data: tuning and the runs make none of their own.
+    check_same_data(_records_in_use(plan, store, asked.tune_trials > 0), plan.checksums, store.root)
     make_folder(out)  # before the training, so that no report is lost to a folder that cannot be
-    final = _final_runs(plan, records, tune_trials, time_limit, options, console)
-    left = None if time_limit is None else time_limit - (time.monotonic() - started)
-    if final.stopped or (left is not None and left <= 0):
-        runs = final.unbegun(records, final.stopped or "time limit")
+    run_options = _run_options(plan, asked)
+    final = _final_runs(plan, store, asked.tune_trials, limit, run_options, console)
+    if final.stopped or limit.over:
+        runs = final.unbegun(store, final.stopped or "time limit")
     else:
-        runs = _run(final.known, records, left, options, console)
-    recorded = final.recorded(records)
+        runs = _run(final.known, store, limit, run_options, console)
+    recorded = final.recorded(store)
     report, page = None, None
     if recorded:
         concerns = (*final.concerns(recorded, runs.failed), *plan.concerns)
-        report = build_report(records, keys=recorded, concerns=concerns, cache_dir=cache_dir)
-        page = write_report(report, out, files=files)
+        report = build_report(store, keys=recorded, concerns=concerns, cache_dir=asked.cache_dir)
+        page = write_report(report, out, files=asked.files)
     return CompareResult(report=report, page=page, runs=runs, seconds=time.monotonic() - started, tuning=final.tuning)
-
-
-def _check_tuned(losses: str | Sequence[str], trials: int) -> None:
-    """Raise `SpecError` before anything is read or trained, if a loss waits for tuning that nobody asked for."""
-    if trials < 0:
-        raise SpecError(f"tune_trials is {trials}; expected 0 (no tuning) or a number of trials")
-    for loss in read_losses(losses):
-        waiting = [name for name, value in loss.params.items() if value == TUNE]
-        if waiting and trials == 0:
-            raise SpecError(
-                f"loss {loss} leaves {waiting[0]} to tuning, but nothing is tuned: add --tune N (tune_trials=N), or "
-                f"give {waiting[0]} a number"
-            )
-
-
-def _check_packages(trials: int, log: str | None) -> None:
-    """Raise `ValueError` now, and not run by run, if what was asked for needs a package that is not installed."""
-    wanted = {"optuna": ("tune", trials > 0), "tensorboard": ("tensorboard", log == "tensorboard")}
-    for package, (extra, asked) in wanted.items():
-        if asked and importlib.util.find_spec(package) is None:
-            what = "--tune" if extra == "tune" else "--log tensorboard"
-            raise ValueError(f"{what} needs the package {package}; install it with: pip install 'gence[{extra}]'")
 
 
 def _records_in_use(plan: ComparePlan, store: Store, tuning: bool) -> Iterator[Record]:
@@ -186,30 +124,28 @@ def _records_in_use(plan: ComparePlan, store: Store, tuning: bool) -> Iterator[R
     if not tuning:
         yield from (store.read(spec.key) for spec in plan.specs() if store.has(spec.key))
         return
-    for record in store.records():
+    for record in Store(store.root).records():  # there may be thousands: none is kept
         if (record.spec.data, record.spec.image_size) == (plan.base.data, plan.base.image_size):
             yield record
 
 
-def _run_options(plan: ComparePlan, workers: int, log: str | None, out: Path, cache_dir: Path | None) -> dict[str, Any]:
-    if workers < 1:
-        raise SpecError(f"workers is {workers}; expected at least 1")
-    workers = min(workers, len(plan.losses) * len(plan.seeds))
+def _run_options(plan: ComparePlan, asked: CompareOptions) -> dict[str, Any]:
+    """Return the options of `run_grid` that tuning and the final runs share."""
+    workers = min(asked.workers, len(plan.losses) * len(plan.seeds))
     several = plan.device == "cpu" and workers > 1
     options: dict[str, Any] = {
-        "engine": create_engine("gpus", workers=workers) if several else "local",
+        "engine": create_engine("processes", workers=workers) if several else "local",
         "device": plan.device,
-        "cache_dir": cache_dir,
+        "cache_dir": asked.cache_dir,
+        "check_data": False,
     }
-    if log == "tensorboard":
-        from gence.lab.sweep import LoggedTrainer
-
-        options["trainer"] = LoggedTrainer(out / "tensorboard")
+    if asked.log == "tensorboard":
+        options["trainer"] = LoggedTrainer(Path(asked.out) / "tensorboard")
     return options
 
 
 def _final_runs(
-    plan: ComparePlan, store: Store, trials: int, time_limit: float | None, options: dict[str, Any], console: Console
+    plan: ComparePlan, store: Store, trials: int, limit: Countdown, options: dict[str, Any], console: Console
 ) -> FinalRuns:
     """Return the final runs, after tuning their losses if that was asked for."""
     if trials == 0:
@@ -218,26 +154,23 @@ def _final_runs(
     settings = TuneSettings(trials=trials, seeds=(1 + max(1000, *plan.seeds),))
     console.print(f"Tuning {len(plan.losses)} losses with {trials} trials each", highlight=False)
     with _threads_alone(options):
-        found = tune(plan.base, plan.losses, store, settings=settings, time_limit=time_limit, **options)
+        found = tune(plan.base, plan.losses, store, settings=settings, time_limit=limit.left(), **options)
     return tuned_runs(plan, found)
 
 
 def _run(
-    specs: Sequence[RunSpec], store: Store, time_limit: float | None, options: dict[str, Any], console: Console
+    specs: Sequence[RunSpec], store: Store, limit: Countdown, options: dict[str, Any], console: Console
 ) -> RunReport:
-    from rich.console import Console
     from rich.live import Live
 
     from gence.lab.compare.live import LiveTable
 
     table = LiveTable(store, specs)
-    # The grid's own progress bar goes nowhere: two live displays cannot share a terminal.
-    nowhere = Console(file=io.StringIO())
     live = Live(get_renderable=table.render, console=console, refresh_per_second=2)
     with _threads_alone(options), _line_ended(console), live:
-        report = run_grid(specs, store, time_limit=time_limit, console=nowhere, retry_failed=True, **options)
-        table.finish()
-    return report
+        return run_grid(
+            specs, store, time_limit=limit.left(), on_progress=table.update, retry_failed=True, **options
+        )  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -262,9 +195,3 @@ def _threads_alone(options: dict[str, Any]) -> Iterator[None]:
         yield
     finally:
         del os.environ[name]
-
-
-def _stderr() -> Console:
-    from rich.console import Console
-
-    return Console(stderr=True)

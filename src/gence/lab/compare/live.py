@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import base64
-import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from gence.lab.report import MAIN, Report, loss_order, loss_title
 from gence.lab.spec import RunSpec
 from gence.lab.store import Store
+from gence.lab.sweep import GridProgress
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-_POLL_S = 0.5
 
 
 class LiveTable:
     """Loss by loss: seeds done, means so far; below, the time that is left.
 
-    It looks at the store alone, so it shows the work of every process on it. Pass `render` to `rich.live.Live`.
+    Pass `update` to the runner and `render` to `rich.live.Live`.
 
     Args:
-        store: where the runs are recorded.
+        store: where the runs are recorded; each record is read once, when the runner tells of it.
         specs: the runs.
     """
 
@@ -32,10 +30,13 @@ class LiveTable:
         self._store = store
         self._specs = {spec.key: spec for spec in specs}
         self._metrics: dict[str, dict[str, float]] = {}
-        self._looked = -math.inf
         self._started = time.monotonic()
-        self._look()
+        self._read(key for key in self._specs if store.has(key))
         self._before = len(self._metrics)
+
+    def update(self, progress: GridProgress) -> None:
+        """Take note of the runs that were recorded."""
+        self._read(progress.recorded)
 
     def render(self) -> RenderableType:
         """Return the table as it stands."""
@@ -43,7 +44,6 @@ class LiveTable:
         from rich.table import Table
         from rich.text import Text
 
-        self._look()
         table = Table("loss", "seeds")
         for quantity in MAIN:
             table.add_column(quantity.heading, justify="right")
@@ -60,18 +60,9 @@ class LiveTable:
             )
         return Group(table, Text(self._time(), style="dim"))
 
-    def finish(self) -> None:
-        """Look at the store once more, so that the last picture shows all."""
-        self._looked = -math.inf
-
-    def _look(self) -> None:
-        """Read the records that are new; at most twice a second, as the screen asks more often."""
-        if time.monotonic() - self._looked < _POLL_S:
-            return
-        self._looked = time.monotonic()
-        for key in self._specs:
-            if key not in self._metrics and self._store.has(key):
-                self._metrics[key] = self._store.read(key).result.metrics
+    def _read(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self._metrics[key] = self._store.read(key).result.metrics
 
     def _time(self) -> str:
         done, total = len(self._metrics), len(self._specs)

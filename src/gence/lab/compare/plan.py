@@ -4,31 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from numbers import Integral
-from pathlib import Path
 
-from gence.lab.compare.auto import (
-    AUTO,
-    Source,
-    choose_device,
-    choose_image_size,
-    choose_model,
-    choose_recipe,
-    read_losses,
-    read_seeds,
-    read_source,
-    read_sources,
-)
+from gence.lab.compare.auto import choose_device, choose_image_size, choose_model, choose_recipe
+from gence.lab.compare.options import AUTO, CompareOptions
 from gence.lab.data import left_out_notes, load, load_images
 from gence.lab.models import check_model, create_model
 from gence.lab.report import data_concerns, loss_title, tuning_concerns, unfinished_concerns
-from gence.lab.spec import LossSpec, Recipe, RunSpec, SpecError, Subset, check_held_out, check_losses, named_recipe
+from gence.lab.spec import LossSpec, Recipe, RunSpec, Subset, check_held_out, check_losses, named_recipe
 from gence.lab.store import Store, data_checksums
 from gence.lab.sweep import RunReport, TuneReport, tuned_grid
 from gence.lab.train import drawn_counts, most_balanced, resolve_device
 
-PAPER_LOSSES = ("gence", "ce", "generalized_ce", "focal", "mae", "brier")
-DEFAULT_LOSSES = (*PAPER_LOSSES, "gence(anchor=0.1)")
 DEFAULT_N = {"digits": 100}
 
 
@@ -69,79 +55,55 @@ class ComparePlan:
         )
 
 
-def plan_comparison(
-    data: Source = "digits",
-    *,
-    n: int | str | None = AUTO,
-    losses: str | Sequence[str] = DEFAULT_LOSSES,
-    seeds: int | Sequence[int] = 5,
-    model: str = AUTO,
-    ood: Source | Sequence[Source] = (),
-    recipe: str | Recipe = AUTO,
-    epochs: int | None = None,
-    batch_size: int | None = None,
-    image_size: int | None = None,
-    tuning: bool = False,
-    device: str = AUTO,
-    cache_dir: Path | None = None,
-) -> ComparePlan:
-    """Choose what was left to "auto", read the data once, and check everything before anything is trained.
-
-    See `compare` for the arguments; `tuning` says whether losses are tuned first.
-    """
-    numbers, asked = read_seeds(seeds), read_losses(losses)
-    data, ood = read_source("data", data), read_sources("ood", ood)
-    if device != AUTO:
-        resolve_device(device)
-    if model != AUTO:
-        check_model(model)  # what timm has is asked below, once the size of the images is known
+def plan_comparison(options: CompareOptions) -> ComparePlan:
+    """Choose what was left to "auto", read the data once, and check everything before anything is trained."""
+    seeds, losses, (data, ood) = options.numbers(), options.specs(), options.sources()
+    cache_dir, image_size = options.cache_dir, options.image_size
+    if options.device != AUTO:
+        resolve_device(options.device)
+    if options.model != AUTO:
+        check_model(options.model)  # what timm has is asked below, once the size of the images is known
     if image_size is None:
-        image_size = choose_image_size(data, choose_device(device))
+        image_size = choose_image_size(data, choose_device(options.device))
     splits = load(data, image_size=image_size, cache_dir=cache_dir, progress=True)
     channels, side, _ = splits.train.image_shape
-    device = choose_device(device, side)
+    device = choose_device(options.device, side)
     outside = {
         source: load_images(source, "test", image_size=side, channels=channels, cache_dir=cache_dir, progress=True)
         for source in ood
     }
-    chosen = recipe if isinstance(recipe, Recipe) else named_recipe(choose_recipe(recipe, side, device))
-    if epochs is not None:
-        # Warm-up keeps its share: five epochs of warm-up in a run of five would be all of it.
-        chosen = chosen.replace(epochs=epochs, warmup_epochs=chosen.warmup_epochs * min(epochs / chosen.epochs, 1))
-    if batch_size is not None:
-        chosen = chosen.replace(batch_size=batch_size)
     base = RunSpec(
         data=data,
-        subset=Subset(n=_labels(n, data)),
-        model=choose_model(model, side, device),
-        loss=asked[0],
-        recipe=chosen,
-        seed=numbers[0],
+        subset=Subset(n=_labels(options.n, data)),
+        model=choose_model(options.model, side, device),
+        loss=losses[0],
+        recipe=_recipe(options, side, device),
+        seed=seeds[0],
         ood=ood,
         image_size=image_size,
     )
-    check_losses(base.replace(loss=loss) for loss in asked)
+    check_losses(base.replace(loss=loss) for loss in losses)
     train = splits.train
     # Built once to see that it can be: a network may be unknown to timm, or too deep for images of this size.
     create_model(
-        base.model, num_classes=train.num_classes, in_channels=channels, image_size=side, stem=chosen.stem,
-        init=chosen.init, seed=0,
+        base.model, num_classes=train.num_classes, in_channels=channels, image_size=side, stem=base.recipe.stem,
+        init=base.recipe.init, seed=0,
     )  # fmt: skip
     counts, most = drawn_counts(base, train), most_balanced(train)
-    if tuning:
+    if options.tune_trials:
         check_held_out(
             counts, train.classes, base.subset, most=most, tuning="--tune", larger="--n",
             otherwise=", or compare without --tune",
         )  # fmt: skip
     concerns = [note for source in (data, *ood) for note in left_out_notes(source)]
     concerns += data_concerns(
-        counts, train.classes, batch_size=chosen.batch_size, losses=asked,
+        counts, train.classes, batch_size=base.recipe.batch_size, losses=losses,
         more_labels=base.subset.n is not None and base.subset.n < most,
     )  # fmt: skip
     return ComparePlan(
         base=base,
-        losses=asked,
-        seeds=numbers,
+        losses=losses,
+        seeds=seeds,
         device=device,
         concerns=tuple(concerns),
         checksums=data_checksums(splits, outside),
@@ -152,9 +114,19 @@ def plan_comparison(
 def _labels(n: int | str | None, data: str) -> int | None:
     if n == AUTO:
         return DEFAULT_N.get(data)
-    if n is None or (isinstance(n, Integral) and n > 0):
-        return None if n is None else int(n)
-    raise SpecError(f'n is {n!r}; expected a number of labels, None for all, or "auto"')
+    return None if n is None else int(n)
+
+
+def _recipe(options: CompareOptions, side: int, device: str) -> Recipe:
+    """Return the recipe that was asked for, or chosen, with its own changes."""
+    recipe = options.recipe
+    if not isinstance(recipe, Recipe):
+        recipe = named_recipe(choose_recipe(recipe, side, device))
+    if options.epochs is not None:
+        # Warm-up keeps its share: five epochs of warm-up in a run of five would be all of it.
+        warmup = recipe.warmup_epochs * min(options.epochs / recipe.epochs, 1)
+        recipe = recipe.replace(epochs=options.epochs, warmup_epochs=warmup)
+    return recipe if options.batch_size is None else recipe.replace(batch_size=options.batch_size)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ NaN: such numbers are written as strings.
 from __future__ import annotations
 
 import datetime
+import functools
 import hashlib
 import json
 import math
@@ -20,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gence.lab.spec import RunSpec, SpecError, canonical_json
+from gence.lab.spec import RECIPES, SCHEMA_VERSION, LossSpec, RunSpec, SpecError, canonical_json
 from gence.lab.store.files import StoreError
 
 if TYPE_CHECKING:
@@ -87,6 +88,12 @@ class Record:
     created: str
     predictions: str | None
 
+    def row(self) -> dict[str, Any]:
+        """Return the scalars of the record, flat; see `Store.frame`."""
+        result = self.result
+        run = {"status": result.status, "metrics": result.metrics, "wall_s": result.wall_s, "created": self.created}
+        return _flat(self.key, {**run, "spec": self.spec.to_dict(), "environment": self.environment})
+
 
 def encode(spec: RunSpec, result: RunResult, environment: Mapping[str, Any], predictions: str | None) -> bytes:
     """Return the line that records a run, without the newline."""
@@ -133,6 +140,17 @@ def decode(line: bytes, where: str) -> Record:
     )
 
 
+def row_of_line(line: bytes, where: str) -> dict[str, Any]:
+    """Return what `Record.row` does, from a record's line without its curves; raise `StoreError` if it was changed."""
+    key, run, _ = _verified(line, where)
+    if run["spec"]["schema"] > SCHEMA_VERSION:
+        raise StoreError(
+            f"{where} has a spec written by a newer version (schema {run['spec']['schema']}, this one reads up to "
+            f"{SCHEMA_VERSION}): update gence to read it"
+        )
+    return _flat(key, run)
+
+
 def verified_spec(key: str, run: Mapping[str, Any], where: str) -> RunSpec:
     """Return the spec of a record; raise `StoreError` if it is of a newer version or belongs to another key."""
     try:
@@ -158,9 +176,44 @@ def outcome_of(line: bytes, where: str) -> tuple[str, str]:
     return canonical_json([run["status"], run["metrics"], detail]), run["created"]
 
 
-def restored_number(value: Any) -> Any:
-    """Return a number as it was before it was written: a string stands for NaN or an infinity."""
-    return _NOT_FINITE.get(value, value) if isinstance(value, str) else value
+def _flat(key: str, run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the scalars of a record's short part as one flat row."""
+    spec, environment = run["spec"], run["environment"]
+    row: dict[str, Any] = {
+        "key": key,
+        "status": run["status"],
+        "data": spec["data"],
+        "model": spec["model"],
+        "loss": str(LossSpec(**spec["loss"])),
+        "recipe": _recipe_name(canonical_json(spec["recipe"])),
+        "seed": spec["seed"],
+        "evaluate_on": spec["evaluate_on"],
+        "image_size": spec["image_size"],
+        "ood": ",".join(spec["ood"]),
+        "loss.name": spec["loss"]["name"],
+        **{f"loss.{name}": value for name, value in sorted(spec["loss"]["params"].items())},
+    }
+    for part in ("recipe", "subset"):
+        for name, value in sorted(spec[part].items()):
+            row[f"{part}.{name}"] = ",".join(map(str, value)) if isinstance(value, list | tuple) else value
+    row |= {
+        "device": environment.get("device"),
+        "commit": environment.get("commit"),
+        "created": run["created"],
+        "wall_s": _restored(run["wall_s"]),
+    }
+    for name, value in run["metrics"].items():
+        row[name if name not in row else f"metrics.{name}"] = _restored(value)
+    return row
+
+
+@functools.cache
+def _recipe_name(canonical: str) -> str:
+    """Return the name of a recipe, given as canonical JSON, or "custom-" and the beginning of its hash."""
+    for name, recipe in RECIPES.items():
+        if canonical_json(recipe.to_dict()) == canonical:
+            return name
+    return f"custom-{hashlib.sha256(canonical.encode()).hexdigest()[:6]}"
 
 
 def _verified(line: bytes, where: str) -> tuple[str, dict[str, Any], str]:
@@ -209,4 +262,4 @@ def _restored(value: Any) -> Any:
         return {name: _restored(item) for name, item in value.items()}
     if isinstance(value, list):
         return [_restored(item) for item in value]
-    return restored_number(value)
+    return _NOT_FINITE.get(value, value) if isinstance(value, str) else value

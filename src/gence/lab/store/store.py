@@ -4,7 +4,6 @@
     records.jsonl                      many runs packed into one file (`Store.pack`), as a repository keeps them
     predictions/ab/abcdef0123456789.npz  compact predictions, where they were kept
     failures/, claims/                 what went wrong, and who is doing what now
-    cache/                             made from the records, can be deleted at any time
 
 Records are written once, whole, and never changed, so any number of processes on any number of machines may write and
 read at the same time, and stores made on different days combine (`Store.merge`).
@@ -25,13 +24,10 @@ from gence.lab.store.files import StoreError
 from gence.lab.store.pack import Pack
 from gence.lab.store.predictions import Predictions
 from gence.lab.store.record import Record, RunResult
-from gence.lab.store.rows import cached_rows
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
-
-__all__ = ["CheckReport", "MergeReport", "Store", "StoreError"]
 
 
 class Store:
@@ -40,10 +36,13 @@ class Store:
     Args:
         path: the folder; it is made when the first record is written.
         must_exist: raise `StoreError` if there is no such folder (for commands that only read).
+        remember: keep each record in memory once it is read, for a caller that comes back to the same few.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, must_exist: bool = False) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, must_exist: bool = False, remember: bool = False) -> None:
         self.root = Path(path)
+        self._remember = remember
+        self._remembered: dict[str, Record] = {}
         self._pack = Pack(self.root / "records.jsonl")
         self._predictions = Predictions(self.root / "predictions")
         if in_the_way := [place for place in (self.root, *self.root.parents) if place.is_file()]:
@@ -65,7 +64,7 @@ class Store:
 
     def ensure_writable(self) -> None:
         """Raise `StoreError` now, rather than after hours of training, if nothing can be written here."""
-        probe = self.root / "cache" / f"probe-{os.getpid()}"
+        probe = self.root / f"{files.TEMPORARY_PREFIX}probe-{os.getpid()}"
         files.replace_file(probe, b"x" * 4096)
         probe.unlink(missing_ok=True)
 
@@ -86,7 +85,12 @@ class Store:
 
     def read(self, key: str) -> Record:
         """Return one record; raise `StoreError` if it is absent, was edited, or is of a newer version."""
-        return record.decode(self.line(key), self._where(key))
+        if key in self._remembered:
+            return self._remembered[key]
+        found = record.decode(self.line(key), self._where(key))
+        if self._remember:
+            self._remembered[key] = found
+        return found
 
     def records(self, keys: Iterable[str] | None = None) -> Iterator[Record]:
         """Yield the records with these keys (all of them by default), in the order of their keys."""
@@ -113,7 +117,7 @@ class Store:
         Such a record is neither used nor replaced.
         """
         found: dict[str, str] = {}
-        for key in sorted(self.keys().intersection(keys)):
+        for key in sorted(self.keys().intersection(keys).difference(self._remembered)):
             try:
                 record.verified_run(self.line(key), self._where(key))
             except StoreError as error:
@@ -124,19 +128,40 @@ class Store:
         """Return the compact predictions of a run, or None where none were kept; those of another run are an error."""
         if not self._predictions.exist(key):
             return None
-        _, run = record.verified_run(self.line(key), self._where(key))
-        return self._predictions.read(key, run["predictions"])
+        if key in self._remembered:
+            checksum = self._remembered[key].predictions
+        else:
+            checksum = record.verified_run(self.line(key), self._where(key))[1]["predictions"]
+        return self._predictions.read(key, checksum)
 
-    def frame(self) -> pd.DataFrame:
-        """Return one row a record: the spec's fields, status, device, commit and every metric.
+    def frame(self, keys: Iterable[str] | None = None) -> pd.DataFrame:
+        """Return one row per record: the spec's fields, status, device, commit and every metric.
 
         Nested fields have dotted columns ("recipe.lr", "subset.n", "loss.anchor"); "loss" is the string form, "recipe"
         the recipe's name, or "custom-" and a hash. Metrics stand under their own names.
+
+        Args:
+            keys: the records to take; all by default.
         """
         import pandas as pd
 
-        rows = sorted(cached_rows(self), key=lambda row: str(row["key"]))
+        rows = sorted(self._rows(keys).values(), key=lambda row: str(row["key"]))
         return pd.DataFrame(rows) if rows else pd.DataFrame(columns=["key", "status"])
+
+    def _rows(self, keys: Iterable[str] | None) -> dict[str, dict[str, Any]]:
+        """Return the row of each record; the packed ones from one pass over their file, where all are asked for."""
+        rows: dict[str, dict[str, Any]] = {}
+        if keys is None:
+            keys = {key for key, _ in self.loose_files()}  # before the pack, as in `keys`
+            rows = {k: record.row_of_line(line, self._called(k)) for k, line in self._pack.lines() if k not in keys}
+        for key in keys:
+            known = self._remembered.get(key)
+            rows[key] = known.row() if known else record.row_of_line(self.line(key), self._called(key))
+        return rows
+
+    def _called(self, key: str) -> str:
+        """Return the name of a record in messages, where to look for its file would take too long."""
+        return f"record {key} in {self.root}"
 
     def export_parquet(self, path: str | os.PathLike[str]) -> int:
         """Write `frame()` to a Parquet file; return the number of rows."""
@@ -231,10 +256,6 @@ class Store:
     def pack_path(self) -> Path:
         """The file of packed records."""
         return self._pack.path
-
-    def packed_lines(self) -> Iterator[tuple[str, bytes]]:
-        """Yield the keys and lines of the packed records, in one pass over the file."""
-        return self._pack.lines()
 
     def _record_path(self, key: str) -> Path:
         return self.root / "records" / key[:2] / f"{key}.json"

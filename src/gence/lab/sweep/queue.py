@@ -1,4 +1,4 @@
-"""The plan of a grid: which cohorts are still to be done, and what became of the others."""
+"""The queue of a grid: which cohorts are still to be done, and what became of the others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CRASHES_BEFORE_GIVING_UP = 4
 _FINISHED_TOLD = 16  # a cohort or two: enough to say how long a run takes
 
 
-class Plan:
+class CohortQueue:
     """The runs to do, handed out as cohorts; engines `take` tasks and `settle` them.
 
     Args:
@@ -71,7 +71,7 @@ class Plan:
         return self._task([self._alone.popleft()]) if self._alone else None
 
     def settle(self, task: Task, outcome: Outcome) -> None:
-        """Take note of what became of a task; runs that may be tried again go back into the plan."""
+        """Take note of what became of a task; runs that may be tried again go back into the queue."""
         self.done += outcome.done
         self.already += outcome.already
         self.held += outcome.held
@@ -94,7 +94,7 @@ class Plan:
                 self.failed[key] = error
 
     def lose(self, task: Task, reason: str) -> None:
-        """Take note that the process doing a task died; its runs go back into the plan, for a limited number of times.
+        """Take note that the process doing a task died; its runs go back into the queue, for a limited number of times.
 
         A machine taken away is no fault of the run, so this is not an attempt; but a run whose process dies each time
         must end somewhere.
@@ -110,7 +110,7 @@ class Plan:
                 self._waiting[spec.cohort_key].append(spec)
 
     def resume(self, keys: Iterable[str]) -> None:
-        """Put runs that were held by others back into the plan."""
+        """Put runs that were held by others back into the queue."""
         for key in keys:
             self.held.remove(key)
             self._waiting[self.specs[key].cohort_key].append(self.specs[key])

@@ -20,7 +20,7 @@ from gence.lab.spec import RunSpec
 from gence.lab.store import Store, check_recorded_data
 from gence.lab.sweep.claims import STALE_AFTER_S, Claims, Failures
 from gence.lab.sweep.engines import Capacity, Control, Engine, create_engine
-from gence.lab.sweep.queue import Plan
+from gence.lab.sweep.queue import CohortQueue
 from gence.lab.sweep.worker import DEFAULT_TRAINER, Task, Trainer, WorkOptions
 
 if TYPE_CHECKING:
@@ -36,8 +36,48 @@ def console_or_stderr(console: Console | None) -> Console:
     return Console(stderr=True)
 
 
+@dataclass(frozen=True, kw_only=True)
+class GridProgress:
+    """How far `run_grid` is.
+
+    Attributes:
+        runs: how many were missing when it began.
+        completed: how many need no more work, those in work counted by the part of them that is done.
+        recorded: keys of those that have got a record since it was last told.
+    """
+
+    runs: int
+    completed: float
+    recorded: tuple[str, ...]
+
+
+class _News:
+    """Turns what engines say of their tasks into `GridProgress`."""
+
+    def __init__(self, queue: CohortQueue, tell: Callable[[GridProgress], None]) -> None:
+        self._queue, self._tell = queue, tell
+        self._in_work: dict[int, float] = {}
+        self._told = [0, 0]
+
+    def __call__(self, task: Task, fraction: float) -> None:
+        """Take note of the part of a task that is done, and tell it."""
+        if fraction < 1:
+            self._in_work[id(task)] = fraction * len(task.specs)
+        else:
+            self._in_work.pop(id(task), None)
+        self.tell()
+
+    def tell(self) -> None:
+        """Tell how far the grid is."""
+        lists = (self._queue.done, self._queue.already)
+        recorded = tuple(key for keys, told in zip(lists, self._told, strict=True) for key in keys[told:])
+        self._told = [len(keys) for keys in lists]
+        completed = self._queue.settled + sum(self._in_work.values())
+        self._tell(GridProgress(runs=len(self._queue.specs), completed=completed, recorded=recorded))
+
+
 @contextlib.contextmanager
-def grid_bar(console: Console, plan: Plan) -> Iterator[Callable[[Task, float], None]]:
+def _grid_bar(console: Console, runs: int) -> Iterator[Callable[[GridProgress], None]]:
     """Draw one bar for the whole grid; yield the function that moves it."""
     from rich.progress import (
         BarColumn,
@@ -56,19 +96,10 @@ def grid_bar(console: Console, plan: Plan) -> Iterator[Callable[[Task, float], N
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    running: dict[int, float] = {}
     # Cohorts take minutes; a speed over the last half minute would forget them.
-    with Progress(*columns, console=console, speed_estimate_period=3600) as progress:
-        bar = progress.add_task("runs", total=len(plan.specs))
-
-        def tell(task: Task, fraction: float) -> None:
-            if fraction < 1:
-                running[id(task)] = fraction * len(task.specs)
-            else:
-                running.pop(id(task), None)
-            progress.update(bar, completed=plan.settled + sum(running.values()))
-
-        yield tell
+    with Progress(*columns, console=console, speed_estimate_period=3600) as shown:
+        bar = shown.add_task("runs", total=runs)
+        yield lambda progress: shown.update(bar, completed=progress.completed)
 
 
 _COHORT_ON_GPU = 8
@@ -124,6 +155,23 @@ def check_time_limit(seconds: float | None) -> None:
         raise ValueError(f"time_limit is {seconds}; expected a positive number of seconds")
 
 
+class Countdown:
+    """What is left of a time limit that begins now; a limit in which nothing can be done is a `ValueError`."""
+
+    def __init__(self, seconds: float | None) -> None:
+        check_time_limit(seconds)
+        self._end = None if seconds is None else time.monotonic() + seconds
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left."""
+        return self._end is not None and time.monotonic() >= self._end
+
+    def left(self) -> float | None:
+        """Return the seconds that are left, a little above 0 at the least; None without a limit."""
+        return None if self._end is None else max(self._end - time.monotonic(), 1e-3)
+
+
 def run_grid(
     specs: Iterable[RunSpec],
     store: Store | str | os.PathLike[str],
@@ -133,11 +181,13 @@ def run_grid(
     max_attempts: int = 2,
     cohort_size: int | str = "auto",
     console: Console | None = None,
+    on_progress: Callable[[GridProgress], None] | None = None,
     trainer: Trainer | str = DEFAULT_TRAINER,
     device: str = "auto",
     keep_predictions: bool = True,
     cache_dir: Path | None = None,
     retry_failed: bool = False,
+    check_data: bool = True,
     stale_after_s: float = STALE_AFTER_S,
 ) -> RunReport:
     """Do the runs of a grid that the store does not have.
@@ -148,18 +198,21 @@ def run_grid(
     Args:
         specs: the runs.
         store: where the records are, or the folder's path.
-        engine: "local", "gpus", "ray", or an engine made by `create_engine`.
+        engine: "local", "processes" ("gpus" is another name of it), "ray", or an engine made by `create_engine`.
         time_limit: seconds after which it stops, once its epoch is done; a run that would not finish, by the records
             of its like, is not begun, unless no limit of this length would do: then it is begun, and goes on from its
             checkpoint.
         max_attempts: how often a run may fail, over all calls, before it is left alone.
         cohort_size: the most runs to train side by side; "auto" is up to 8 on a GPU and 1 on a CPU.
         console: where the progress bar is drawn; None is standard error.
+        on_progress: called in this thread as the runs proceed, in place of the bar and of all else that is printed.
         trainer: the function that trains a cohort, or its import path.
         device: "auto", "cpu", "cuda" or "cuda:1".
         keep_predictions: whether compact predictions are stored.
         cache_dir: where data sets are cached.
         retry_failed: forget earlier failures and try again.
+        check_data: whether runs that are recorded are compared with the images at hand first; a caller that has done
+            so need not have it done again.
         stale_after_s: age at which another machine's claim may be taken over.
 
     Raises:
@@ -179,15 +232,17 @@ def run_grid(
     missing = store.missing(wanted)
     unreadable = store.unreadable(spec.key for spec in wanted)
     console = console_or_stderr(console)
-    for problem in unreadable.values():
-        console.print(f"Warning: {problem}", highlight=False, markup=False, soft_wrap=True)
-    check_recorded_data((spec for spec in wanted if spec.key not in unreadable), store, cache_dir)
+    if on_progress is None:
+        for problem in unreadable.values():
+            console.print(f"Warning: {problem}", highlight=False, markup=False, soft_wrap=True)
+    if check_data:
+        check_recorded_data((spec for spec in wanted if spec.key not in unreadable), store, cache_dir)
     failures = Failures(store.root)
     gone = {} if retry_failed else _given_up(missing, failures, max_attempts)
     if retry_failed:
         for spec in missing:
             failures.forget(spec.key)
-    plan = Plan(
+    queue = CohortQueue(
         (spec for spec in missing if spec.key not in gone),
         cohort_size=_cohort_size(cohort_size, capacity, len(missing)),
         max_attempts=max_attempts,
@@ -205,24 +260,28 @@ def run_grid(
         stop_file=store.root / "claims" / f"stop-{uuid.uuid4().hex}",
         stale_after_s=stale_after_s,
     )
-    with _StopSignals() as signals, grid_bar(console, plan) as tell, _without_leftover(options.stop_file):
-        control = Control(should_stop=lambda: bool(signals.asked) or _late(options), progress=tell)
-        engine.execute(plan, options, control)
-        while plan.held and not control.should_stop():
-            _wait_for_others(plan, store, options, control)
-            engine.execute(plan, options, control)
-    left = tuple(plan.left())
+    shown = _grid_bar(console, len(queue.specs)) if on_progress is None else contextlib.nullcontext(on_progress)
+    with _StopSignals() as signals, shown as tell, _without_leftover(options.stop_file):
+        news = _News(queue, tell)
+        control = Control(should_stop=lambda: bool(signals.asked) or options.late, progress=news)
+        engine.execute(queue, options, control)
+        while queue.held and not control.should_stop():
+            _wait_for_others(queue, store, options, control)
+            engine.execute(queue, options, control)
+        news.tell()  # of what others recorded last
+    left = tuple(queue.left())
     not_there = {*unreadable, *(spec.key for spec in missing)}
     report = RunReport(
-        done=tuple(plan.done),
-        skipped=(*(spec.key for spec in wanted if spec.key not in not_there), *plan.already),
-        failed={**gone, **plan.failed},
+        done=tuple(queue.done),
+        skipped=(*(spec.key for spec in wanted if spec.key not in not_there), *queue.already),
+        failed={**gone, **queue.failed},
         unreadable=unreadable,
         left=left,
-        stopped=_reason(signals, plan, options) if left else None,
+        stopped=_reason(signals, queue, options) if left else None,
         wall_s=time.monotonic() - started,
     )
-    console.print(report.summary(), highlight=False)
+    if on_progress is None:
+        console.print(report.summary(), highlight=False)
     return report
 
 
@@ -250,26 +309,22 @@ def _peers(specs: Sequence[RunSpec]) -> dict[str, tuple[str, ...]]:
     return {cohort_key: tuple(keys) for cohort_key, keys in peers.items()}
 
 
-def _late(options: WorkOptions) -> bool:
-    return options.deadline is not None and time.time() >= options.deadline
-
-
-def _reason(signals: _StopSignals, plan: Plan, options: WorkOptions) -> str | None:
+def _reason(signals: _StopSignals, queue: CohortQueue, options: WorkOptions) -> str | None:
     if signals.asked:
         return "interrupted" if signals.asked == signal.SIGINT else "SIGTERM"
-    return "time limit" if plan.no_time or _late(options) else None
+    return "time limit" if queue.no_time or options.late else None
 
 
-def _wait_for_others(plan: Plan, store: Store, options: WorkOptions, control: Control) -> None:
+def _wait_for_others(queue: CohortQueue, store: Store, options: WorkOptions, control: Control) -> None:
     """Wait until a run that others hold is recorded, or is theirs no more."""
     claims = Claims(store.root, stale_after_s=options.stale_after_s)
     while not control.should_stop():
         # Claims are asked before records: a holder writes its record before it lets go.
-        free = [key for key in plan.held if not claims.held_elsewhere(key)]
-        recorded = [key for key in plan.held if store.has(key)]
-        plan.found(recorded)
-        plan.resume(key for key in free if key not in recorded)
-        if free or not plan.held:
+        free = [key for key in queue.held if not claims.held_elsewhere(key)]
+        recorded = [key for key in queue.held if store.has(key)]
+        queue.found(recorded)
+        queue.resume(key for key in free if key not in recorded)
+        if free or not queue.held:
             return
         time.sleep(_POLL_HELD_S)
 

@@ -29,7 +29,7 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Choice:
+class OneOf:
     """One of a few values."""
 
     values: tuple[float, ...]
@@ -39,14 +39,14 @@ class Choice:
         return float(trial.suggest_categorical(name, list(self.values)))
 
 
-Space = Mapping[str, Range | Choice]
+Space = Mapping[str, Range | OneOf]
 
 SGD_SPACE: Space = {"lr": Range(0.005, 0.5, log=True), "weight_decay": Range(1e-5, 1e-2, log=True)}
 ADAMW_SPACE: Space = {"lr": Range(1e-4, 1e-2, log=True), "weight_decay": Range(1e-4, 0.5, log=True)}
 DECIDED = frozenset({*SGD_SPACE, *ADAMW_SPACE, "warmup_epochs"})
 """Of the recipe, what tuning decides."""
 
-WARMUP_FRACTION = Choice((0.0, 0.025, 0.1))
+WARMUP_FRACTION = OneOf((0.0, 0.025, 0.1))
 """Warm-up as a fraction of the epochs."""
 
 LOSS_SPACES: Mapping[str, Space] = {
@@ -63,7 +63,7 @@ ON_REQUEST: Mapping[str, Space] = {"gence": {"anchor": Range(0.01, 1.0, log=True
 _ANY_LOSS: Space = {"label_smoothing": Range(0.0, 0.3)}
 
 
-def loss_space(loss: LossSpec) -> dict[str, Range | Choice]:
+def loss_space(loss: LossSpec) -> dict[str, Range | OneOf]:
     """Return the parameters of a loss that are to be tuned.
 
     >>> sorted(loss_space(LossSpec.parse("focal"))), sorted(loss_space(LossSpec.parse("focal(gamma=2)")))
@@ -82,7 +82,7 @@ def loss_space(loss: LossSpec) -> dict[str, Range | Choice]:
     return space
 
 
-def suggested(base: RunSpec, loss: LossSpec, trial: Any) -> dict[str, Any]:
+def suggest_changes(base: RunSpec, loss: LossSpec, trial: Any) -> dict[str, Any]:
     """Return the changes to `base` that an Optuna trial suggests for a loss."""
     recipe_space = ADAMW_SPACE if base.recipe.optimizer == "adamw" else SGD_SPACE
     changes: dict[str, Any] = {f"recipe.{name}": r.suggest(trial, name) for name, r in recipe_space.items()}

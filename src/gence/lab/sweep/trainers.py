@@ -13,8 +13,6 @@ from gence.lab.sweep.worker import DEFAULT_TRAINER, Trainer, load_trainer
 from gence.lab.train import TensorBoardLog
 
 if TYPE_CHECKING:
-    from gence.lab.spec import RunSpec
-    from gence.lab.store import RunResult
     from gence.lab.train import ProblemLoader
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,10 +18,8 @@ from filelock import FileLock, Timeout
 
 from gence.lab.spec import LossSpec, RunSpec, SpecError, check_losses
 from gence.lab.store import Store, StoreError, check_recorded_data
-from gence.lab.sweep.run import check_time_limit, run_grid
-from gence.lab.sweep.study import Study, TunedLoss, TuneSettings
-
-__all__ = ["TuneReport", "TuneSettings", "TunedLoss", "tune", "tuned_grid"]
+from gence.lab.sweep.run import Countdown, run_grid
+from gence.lab.sweep.trials import LossTrials, TunedLoss, TuneSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +52,7 @@ def tune(
     *,
     settings: TuneSettings | None = None,
     time_limit: float | None = None,
+    check_data: bool = True,
     **run_options: Any,
 ) -> TuneReport:
     """Give every loss the same number of trials; return the best of each.
@@ -65,40 +63,41 @@ def tune(
         store: where records and the journal of trials are kept; the same call goes on where it stopped.
         settings: budget, seeds and how a trial is judged.
         time_limit: seconds after which nothing may run.
+        check_data: whether trials that are recorded are compared with the images at hand first.
         **run_options: options of `run_grid`: engine, device, cohort_size, trainer, console.
 
     A run that fails ends the call: a full disk or data that are not mounted say nothing about a trial, and would use up
     the budget. The same call tries it again. A run that diverges has not failed, and its trial counts.
     """
     settings = settings or TuneSettings()
-    check_time_limit(time_limit)
+    limit = Countdown(time_limit)
     store = store if isinstance(store, Store) else Store(store)
     asked = [LossSpec.from_value(loss) for loss in losses]
     if len(set(asked)) != len(asked) or not asked:
         raise SpecError(f"losses must be different from each other, got {', '.join(map(str, asked)) or 'none'}")
     check_losses(base.replace(loss=loss) for loss in asked)
     store.ensure_writable()
-    deadline = None if time_limit is None else time.monotonic() + time_limit
     stopped: str | None = None
     failed: dict[str, str] = {}
     with _alone(store.root / "tune"):
-        studies = [Study(store, base, loss, settings) for loss in asked]
-        check_recorded_data((run for study in studies for run in study.specs()), store, run_options.get("cache_dir"))
-        while stopped is None and (batches := [b for study in studies if (b := study.next_batch())]):
+        studies = [LossTrials(store, base, loss, settings) for loss in asked]
+        if check_data:
+            check_recorded_data((run for own in studies for run in own.specs()), store, run_options.get("cache_dir"))
+        while stopped is None and (batches := [b for own in studies if (b := own.next_batch())]):
             for rung in settings.rungs:
                 specs = [spec for batch in batches for spec in batch.specs(rung)]
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
+                if limit.over:
                     stopped = "time limit"
                     break
-                report = run_grid(specs, store, time_limit=left, **{"retry_failed": True, **run_options})
+                options = {"retry_failed": True, **run_options, "check_data": False}
+                report = run_grid(specs, store, time_limit=limit.left(), **options)
                 if report.stopped or report.failed:
                     failed = report.failed
                     stopped = report.stopped or "failed trials"
                     break
                 for batch in batches:
                     batch.judge(rung)
-        best = tuple(tuned for study in studies if (tuned := study.best()) is not None)
+        best = tuple(tuned for own in studies if (tuned := own.best()) is not None)
         complete = stopped is None and len(best) == len(asked) and all(tuned.complete for tuned in best)
     return TuneReport(
         base=base,

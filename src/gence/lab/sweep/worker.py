@@ -71,6 +71,11 @@ class WorkOptions:
     stop_file: Path | None = None
     stale_after_s: float = STALE_AFTER_S
 
+    @property
+    def late(self) -> bool:
+        """Whether the deadline has come."""
+        return self.deadline is not None and time.time() >= self.deadline
+
 
 @dataclass(kw_only=True)
 class Outcome:
@@ -204,10 +209,8 @@ class _CohortWork:
                 self.train(part)
 
     def _stop(self) -> bool:
-        options = self.options
-        late = options.deadline is not None and time.time() >= options.deadline
-        asked = options.stop_file is not None and options.stop_file.exists()
-        return late or asked or self.should_stop()
+        stop_file = self.options.stop_file
+        return self.options.late or (stop_file is not None and stop_file.exists()) or self.should_stop()
 
     def _that_fit(self, specs: list[RunSpec]) -> list[RunSpec]:
         """Return as many of the runs as can be done before the deadline, as far as finished runs tell."""

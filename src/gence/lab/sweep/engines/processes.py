@@ -1,4 +1,4 @@
-"""The engine for one machine with several GPUs: one process for each, fed by this one through a pipe of its own.
+"""The engine of processes on one machine, for each GPU one or several on a CPU, fed through a pipe each.
 
 A shared queue would be simpler, but a worker killed while it reads one leaves it locked for all the others.
 """
@@ -19,7 +19,7 @@ from typing import Any
 
 from gence.lab.store import StoreError
 from gence.lab.sweep.engines.engine import Capacity, Control, fraction
-from gence.lab.sweep.queue import Plan
+from gence.lab.sweep.queue import CohortQueue
 from gence.lab.sweep.worker import Outcome, Task, WorkOptions, perform
 
 _POLL_S = 0.5
@@ -28,8 +28,8 @@ _GRACE_S = 30.0
 
 
 @dataclass
-class GpusEngine:
-    """Does cohorts in one process for each visible GPU.
+class ProcessEngine:
+    """Does cohorts in processes: one for each visible GPU, or as many as are asked for.
 
     Attributes:
         workers: how many processes; None is one for each GPU. With fewer GPUs than workers (or none, on a CPU) the
@@ -40,7 +40,7 @@ class GpusEngine:
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:
-            raise ValueError(f"workers is {self.workers}; expected at least 1, or nothing for one a GPU")
+            raise ValueError(f"workers is {self.workers}; expected at least 1, or nothing for one per GPU")
 
     def capacity(self, device: str) -> Capacity:
         """Return room for one cohort in each process."""
@@ -56,14 +56,14 @@ class GpusEngine:
             check_device(device)
         return Capacity(cohorts=count, on_gpu=bool(gpus) and device != "cpu")
 
-    def execute(self, plan: Plan, options: WorkOptions, control: Control) -> None:
-        """Do the tasks of the plan, each in the next process that is free; a process that dies is replaced."""
+    def execute(self, queue: CohortQueue, options: WorkOptions, control: Control) -> None:
+        """Do the tasks of the queue, each in the next process that is free; a process that dies is replaced."""
         count = self.capacity(options.device).cohorts
         gpus = visible_gpus()
         slots = [_Slot(gpu=gpus[i % len(gpus)] if gpus else None, options=options) for i in range(count)]
         patient = True
         try:
-            _drive(slots, plan, control)
+            _drive(slots, queue, control)
         except KeyboardInterrupt:  # Ctrl-C for the second time: the first is a wish that `control` knows
             patient = False
             raise
@@ -176,22 +176,22 @@ def _ctrl_c_kept_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _drive(slots: list[_Slot], plan: Plan, control: Control) -> None:
+def _drive(slots: list[_Slot], queue: CohortQueue, control: Control) -> None:
     while True:
         stopping = control.should_stop()
         for slot in slots:
             if stopping:
                 slot.ask_to_stop()
-            elif slot.task is None and (task := plan.take()) is not None:
+            elif slot.task is None and (task := queue.take()) is not None:
                 slot.give(task)
         busy = {slot.pipe: slot for slot in slots if slot.task is not None}
         if not busy:
             return
         for pipe in wait(list(busy), timeout=_POLL_S):
-            _listen(busy[pipe], plan, control)  # type: ignore[index]
+            _listen(busy[pipe], queue, control)  # type: ignore[index]
 
 
-def _listen(slot: _Slot, plan: Plan, control: Control) -> None:
+def _listen(slot: _Slot, queue: CohortQueue, control: Control) -> None:
     """Read one message of a worker."""
     task = slot.task
     if task is None:
@@ -199,12 +199,12 @@ def _listen(slot: _Slot, plan: Plan, control: Control) -> None:
     try:
         message = slot.pipe.recv()
     except (EOFError, OSError):
-        plan.lose(task, slot.drop())
+        queue.lose(task, slot.drop())
         control.progress(task, 1.0)
         return
     if isinstance(message, Outcome):
         slot.task = None
-        plan.settle(task, message)
+        queue.settle(task, message)
         control.progress(task, 1.0)
     elif isinstance(message, float):
         control.progress(task, message)

@@ -12,7 +12,7 @@ from typing import Any
 
 from gence.lab.store import StoreError
 from gence.lab.sweep.engines.engine import Capacity, Control
-from gence.lab.sweep.queue import Plan
+from gence.lab.sweep.queue import CohortQueue
 from gence.lab.sweep.worker import Outcome, Task, WorkOptions, perform
 
 _POLL_S = 0.5
@@ -42,8 +42,8 @@ class RayEngine:
         fit = [int(have // need) for have, need in each if need > 0]
         return Capacity(cohorts=max(min(fit, default=1), 1), on_gpu=gpus > 0 and device != "cpu")
 
-    def execute(self, plan: Plan, options: WorkOptions, control: Control) -> None:
-        """Submit the tasks of the plan to the cluster and settle them as they end."""
+    def execute(self, queue: CohortQueue, options: WorkOptions, control: Control) -> None:
+        """Submit the tasks of the queue to the cluster and settle them as they end."""
         import ray
 
         gpus = self._gpus_each(self._resources())
@@ -52,7 +52,7 @@ class RayEngine:
         travelling = replace(options, store=options.store.resolve())
         running: dict[Any, Task] = {}
         while True:
-            while not control.should_stop() and (task := plan.take()) is not None:
+            while not control.should_stop() and (task := queue.take()) is not None:
                 running[submit(task, travelling)] = task
             if control.should_stop() and options.stop_file is not None:
                 options.stop_file.touch()  # tasks that have not begun see it too, and end at once
@@ -61,7 +61,7 @@ class RayEngine:
             ended, _ = ray.wait(list(running), num_returns=1, timeout=_POLL_S)
             for reference in ended:
                 over = running.pop(reference)
-                _settle(over, reference, plan)
+                _settle(over, reference, queue)
                 control.progress(over, 1.0)
 
     def _resources(self) -> dict[str, float]:
@@ -76,7 +76,7 @@ class RayEngine:
         return (1 if resources.get("GPU", 0) else 0) if self.num_gpus is None else self.num_gpus
 
 
-def _settle(task: Task, reference: Any, plan: Plan) -> None:
+def _settle(task: Task, reference: Any, queue: CohortQueue) -> None:
     import ray
 
     try:
@@ -84,11 +84,11 @@ def _settle(task: Task, reference: Any, plan: Plan) -> None:
     except ray.exceptions.RayTaskError:
         raise
     except ray.exceptions.RayError as error:  # Ray's own retries are used up
-        plan.lose(task, f"lost by Ray: {error}")
+        queue.lose(task, f"lost by Ray: {error}")
         return
     if not isinstance(answer, Outcome):
         raise StoreError(answer)
-    plan.settle(task, answer)
+    queue.settle(task, answer)
 
 
 def _perform(task: Task, options: WorkOptions) -> Outcome | str:

@@ -1,4 +1,4 @@
-"""The study of one loss: its trials, which Optuna keeps in a journal beside the records, and their runs."""
+"""The trials of one loss, which Optuna keeps in a journal beside the records, and their runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gence.lab.spec import LossSpec, RunSpec, SpecError, canonical_json, check_choice
 from gence.lab.store import Store
-from gence.lab.sweep.search import suggested
+from gence.lab.sweep.search import suggest_changes
 
 if TYPE_CHECKING:
     import optuna
@@ -83,8 +83,8 @@ class TuneSettings:
             raise SpecError(f"rungs must be rising fractions of the epochs that end in 1.0, got {self.rungs}")
 
 
-class Study:
-    """The Optuna study of one loss."""
+class LossTrials:
+    """The trials of one loss, an Optuna study."""
 
     def __init__(self, store: Store, base: RunSpec, loss: LossSpec, settings: TuneSettings) -> None:
         import optuna
@@ -108,9 +108,9 @@ class Study:
 
     def specs(self) -> list[RunSpec]:
         """The runs of all trials so far, at every rung."""
-        return [spec for rung in self.settings.rungs for spec in Batch(self, self._trials()).specs(rung)]
+        return [spec for rung in self.settings.rungs for spec in TrialBatch(self, self._trials()).specs(rung)]
 
-    def next_batch(self) -> Batch | None:
+    def next_batch(self) -> TrialBatch | None:
         """Return the trials to do now: those a killed process left, and new ones up to the budget."""
         import optuna
 
@@ -130,10 +130,10 @@ class Study:
             seed = int(hashlib.sha256(f"{self._name}-{number}".encode()).hexdigest()[:8], 16)
             self.study.sampler = optuna.samplers.TPESampler(seed=seed)
             trial = self.study.ask()
-            changes = suggested(self.base, self.loss, trial)
+            changes = suggest_changes(self.base, self.loss, trial)
             trial.set_user_attr(_CHANGES, json.dumps({**changes, "loss": str(changes["loss"])}))
         pending = [t for t in self.study.get_trials(deepcopy=False) if not t.state.is_finished()]
-        return Batch(self, pending) if pending else None
+        return TrialBatch(self, pending) if pending else None
 
     def _trials(self) -> list[optuna.trial.FrozenTrial]:
         """The trials that count: begun, and not given up because their process was killed or their runs failed."""
@@ -170,11 +170,11 @@ class Study:
         )
 
 
-class Batch:
+class TrialBatch:
     """Trials of one loss that train side by side."""
 
-    def __init__(self, study: Study, trials: Sequence[optuna.trial.FrozenTrial]) -> None:
-        self._study = study
+    def __init__(self, own: LossTrials, trials: Sequence[optuna.trial.FrozenTrial]) -> None:
+        self._own = own
         self._open = list(trials)
 
     def specs(self, rung: float) -> list[RunSpec]:
@@ -185,7 +185,7 @@ class Batch:
         """Tell Optuna how the trials did, whose runs are all recorded; the hopeless ones end here."""
         import optuna
 
-        study, step = self._study.study, _step(rung)
+        study, step = self._own.study, _step(rung)
         if rung == 1:
             for frozen in self._open:
                 study.tell(frozen.number, self._value(self._runs(frozen, rung)))
@@ -197,14 +197,14 @@ class Batch:
                 # A trial that a killed process left is only a number here: this is Optuna's handle on it.
                 trial = optuna.trial.Trial(study, frozen._trial_id)
                 trial.report(self._value(self._runs(frozen, rung)), step=step)
-        going_on = self._study.best_at(rung)
+        going_on = self._own.best_at(rung)
         for frozen in self._open:
             if frozen.number not in going_on:
                 study.tell(frozen.number, state=optuna.trial.TrialState.PRUNED)
         self._open = [frozen for frozen in self._open if frozen.number in going_on]
 
     def _runs(self, trial: optuna.trial.FrozenTrial, rung: float) -> list[RunSpec]:
-        base, settings = self._study.base, self._study.settings
+        base, settings = self._own.base, self._own.settings
         changes = json.loads(trial.user_attrs[_CHANGES])
         epochs = max(round(base.recipe.epochs * rung), 1)
         warmup = round(changes.pop("recipe.warmup_epochs") * rung, 3)
@@ -221,9 +221,9 @@ class Batch:
         return [judged.replace(seed=seed) for seed in settings.seeds]
 
     def _value(self, runs: Sequence[RunSpec]) -> float:
-        metric = self._study.settings.metric
+        metric = self._own.settings.metric
         # A run that diverged has an accuracy, and may have nothing else.
-        values = [self._study.store.read(spec.key).result.metrics.get(metric, math.nan) for spec in runs]
+        values = [self._own.store.read(spec.key).result.metrics.get(metric, math.nan) for spec in runs]
         return sum(v if math.isfinite(v) else METRICS[metric][1] for v in values) / len(values)
 
 

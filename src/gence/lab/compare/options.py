@@ -1,0 +1,252 @@
+"""The options of a comparison, written down once: for `gence.compare`, for its plan and for the command line.
+
+This file imports neither torch nor what reads images: the command line needs it to print its help.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import Field, dataclass, field, fields
+from numbers import Integral
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gence.lab.data import plain_source
+from gence.lab.spec import TUNE, LossSpec, Recipe, SpecError, check_choice
+
+Source = str | os.PathLike[str]
+"""A name, a folder or an archive."""
+
+AUTO = "auto"
+PAPER_LOSSES = ("gence", "ce", "generalized_ce", "focal", "mae", "brier")
+DEFAULT_LOSSES = (*PAPER_LOSSES, "gence(anchor=0.1)")
+LOGS = ("tensorboard",)
+
+Call = TypeVar("Call", bound=Callable[..., Any])
+_SAME: Any = object()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flag:
+    """How the command line shows an option.
+
+    Attributes:
+        kind: the type of its value there.
+        help: its help.
+        least: the smallest value of a number.
+        default: its default there, where it is not the field's own; None leaves the option out of the call.
+        name: its name there, where it is not the field's own.
+    """
+
+    kind: Any
+    help: str
+    least: int | None = None
+    default: Any = _SAME
+    name: str | None = None
+
+
+def _shown(kind: Any, help: str, **rest: Any) -> dict[str, Flag]:
+    return {"flag": Flag(kind=kind, help=help, **rest)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions:
+    """What `gence.compare` and ``gence compare`` can be asked for; what makes no sense is an error when it is given.
+
+    Attributes:
+        data: a name, a folder or an archive; see `gence.lab.data.load`.
+        n: labels to train on, balanced over the classes; None for all; "auto" is 100 for digits and all otherwise.
+        losses: names, with parameters where needed: "gence(anchor=0.1)"; a list, or a text with commas between them.
+        seeds: how many, or which.
+        model: a name of `gence.lab.models`, or "auto".
+        ood: data sets or folders of images from elsewhere; one, or a list.
+        recipe: a recipe or its name, or "auto".
+        epochs: in place of the recipe's.
+        batch_size: in place of the recipe's.
+        image_size: pixels to bring images to; by default they stay as they are, if they can.
+        tune_trials: first tune every loss with this many trials, on a held-out part of the training labels; needs
+            Optuna (the extra "tune").
+        out: folder of the report.
+        store: folder of the records; by default "store" inside `out`.
+        device: "auto", "cpu", "cuda" or "cuda:1".
+        workers: processes on a CPU; with more than one, a script needs `if __name__ == "__main__":`.
+        time_limit: seconds after which nothing is trained; the report then shows what there is.
+        log: "tensorboard" to write curves to the folder "tensorboard" inside `out` while training.
+        files: also write every figure and table as a file.
+        cache_dir: where data sets are cached.
+    """
+
+    data: Source = field(
+        default="digits", metadata=_shown(str, "Name of a data set, or a folder or archive of images.")
+    )
+    n: int | str | None = field(
+        default=AUTO,
+        metadata=_shown(int | None, "Labels to train on, balanced. Default: 100 for digits, else all.", default=None),
+    )
+    losses: str | Sequence[str] = field(
+        default=DEFAULT_LOSSES,
+        metadata=_shown(
+            str | None,
+            'Such as "gence,ce,gence(anchor=0.1)". Default: the paper\'s six and this one.',
+            default=None,
+        ),
+    )
+    seeds: int | Sequence[int] = field(default=5, metadata=_shown(int, "How many seeds.", least=1))
+    model: str = field(
+        default=AUTO, metadata=_shown(str, "Network; auto is small_cnn on a CPU or up to 16 px, else resnet18.")
+    )
+    ood: Source | Sequence[Source] = field(
+        default=(),
+        metadata=_shown(list[str] | None, "Images from elsewhere; may be given several times.", default=None),
+    )
+    recipe: str | Recipe = field(
+        default=AUTO,
+        metadata=_shown(str, "tiny, modern or paper; auto is tiny on a CPU or up to 16 px, else modern."),
+    )
+    epochs: int | None = field(default=None, metadata=_shown(int | None, "In place of the recipe's.", least=1))
+    batch_size: int | None = field(default=None, metadata=_shown(int | None, "In place of the recipe's.", least=1))
+    image_size: int | None = field(
+        default=None,
+        metadata=_shown(int | None, "Pixels to bring images to. Default: as they are, if small and alike.", least=4),
+    )
+    tune_trials: int = field(
+        default=0,
+        metadata=_shown(int, "Tune every loss with this many trials first (the extra tune).", least=0, name="tune"),
+    )
+    out: str | os.PathLike[str] = field(default="gence-report", metadata=_shown(Path, "Folder of the report."))
+    store: str | os.PathLike[str] | None = field(
+        default=None, metadata=_shown(Path | None, "Folder of the records. Default: store inside --out.")
+    )
+    device: str = field(default=AUTO, metadata=_shown(str, "auto, cpu, cuda or cuda:1."))
+    workers: int = field(
+        default=1,
+        metadata=_shown(int | None, "Processes on a CPU. Default: one a core, 8 at most.", least=1, default=None),
+    )
+    time_limit: float | None = field(
+        default=None, metadata=_shown(float | None, "Seconds after which nothing is trained.")
+    )
+    log: str | None = field(default=None, metadata=_shown(str | None, '"tensorboard" to write curves while training.'))
+    files: bool = True
+    cache_dir: Path | None = None
+
+    def __post_init__(self) -> None:
+        from gence.lab.sweep import check_time_limit  # here, because a page of help needs none of it
+
+        if self.log is not None:
+            check_choice("log", self.log, LOGS)
+        check_time_limit(self.time_limit)
+        if self.workers < 1:
+            raise SpecError(f"workers is {self.workers}; expected at least 1")
+        if not (self.n is None or self.n == AUTO or (isinstance(self.n, Integral) and self.n > 0)):
+            raise SpecError(f'n is {self.n!r}; expected a number of labels, None for all, or "auto"')
+        self._check_tuned()
+        self._check_packages()
+        self.numbers()
+        self.sources()
+
+    def specs(self) -> tuple[LossSpec, ...]:
+        """Return the losses, each once.
+
+        >>> [str(loss) for loss in CompareOptions(losses="gence,ce").specs()]
+        ['gence', 'ce']
+        """
+        listed = split_losses(self.losses) if isinstance(self.losses, str) else self.losses
+        found = tuple(dict.fromkeys(LossSpec.from_value(loss) for loss in listed))
+        if not found:
+            raise SpecError("losses is empty; expected at least one, such as gence,ce")
+        return found
+
+    def numbers(self) -> tuple[int, ...]:
+        """Return the seeds: a number says how many, from 0.
+
+        >>> CompareOptions(seeds=3).numbers(), CompareOptions(seeds=[7, 8]).numbers()
+        ((0, 1, 2), (7, 8))
+        """
+        listed = range(int(self.seeds)) if isinstance(self.seeds, Integral) else self.seeds
+        if not isinstance(listed, Iterable) or not all(isinstance(seed, Integral) for seed in listed):
+            raise SpecError(f"seeds is {self.seeds!r}; expected how many, such as 5, or a list of whole numbers")
+        found = tuple(int(seed) for seed in listed)
+        if not found:
+            raise SpecError(f"seeds is {self.seeds!r}; expected at least one seed")
+        return found
+
+    def sources(self) -> tuple[str, tuple[str, ...]]:
+        """Return the data and the images from elsewhere, each in its one spelling.
+
+        >>> CompareOptions(data=Path("photos"), ood="svhn/").sources()
+        ('photos', ('svhn',))
+        """
+        outside = [self.ood] if isinstance(self.ood, str | os.PathLike) else self.ood
+        return _plain("data", self.data), tuple(_plain("ood", source) for source in outside)
+
+    def _check_tuned(self) -> None:
+        """Raise `SpecError` if a loss waits for tuning that nobody asked for."""
+        if self.tune_trials < 0:
+            raise SpecError(f"tune_trials is {self.tune_trials}; expected 0 (no tuning) or a number of trials")
+        for loss in self.specs():
+            waiting = [name for name, value in loss.params.items() if value == TUNE]
+            if waiting and self.tune_trials == 0:
+                raise SpecError(
+                    f"loss {loss} leaves {waiting[0]} to tuning, but nothing is tuned: add --tune N (tune_trials=N), "
+                    f"or give {waiting[0]} a number"
+                )
+
+    def _check_packages(self) -> None:
+        """Raise `ValueError` now, and not run by run, if something needs a package that is not installed."""
+        for package, extra, asked, flag in (
+            ("optuna", "tune", self.tune_trials > 0, "--tune"),
+            ("tensorboard", "tensorboard", self.log == "tensorboard", "--log tensorboard"),
+        ):
+            if asked and importlib.util.find_spec(package) is None:
+                raise ValueError(f"{flag} needs the package {package}; install it with: pip install 'gence[{extra}]'")
+
+
+def split_losses(text: str) -> list[str]:
+    """Return the losses of a list separated by commas or semicolons; commas inside brackets belong to a loss.
+
+    >>> split_losses("gence(anchor=0.1, prior=train), ce")
+    ['gence(anchor=0.1, prior=train)', 'ce']
+    """
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character == "(") - (character == ")")
+        if character in ",;" and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts if part.strip()]
+
+
+def flags() -> list[tuple[Field[Any], Flag, Any]]:
+    """Return the options that the command line has: the field, how it is shown there, and its default there."""
+    found = []
+    for option in fields(CompareOptions):
+        if "flag" in option.metadata:
+            flag: Flag = option.metadata["flag"]
+            found.append((option, flag, option.default if flag.default is _SAME else flag.default))
+    return found
+
+
+def takes_options(call: Call) -> Call:
+    """Give a function with ``**options`` the signature and the help of `CompareOptions`."""
+    own = inspect.signature(call).parameters
+    keywords = inspect.signature(CompareOptions).parameters
+    parameters = [one for one in own.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    parameters += [option for name, option in keywords.items() if name not in own]
+    call.__dict__["__signature__"] = inspect.Signature(
+        parameters, return_annotation=inspect.signature(call).return_annotation
+    )
+    if call.__doc__ and CompareOptions.__doc__:  # absent with python -OO
+        listed = inspect.cleandoc(CompareOptions.__doc__).partition("Attributes:\n")[2]
+        call.__doc__ = inspect.cleandoc(call.__doc__).replace("    **options: those of `CompareOptions`.", listed)
+    return call
+
+
+def _plain(name: str, source: Source) -> str:
+    """Return the one spelling of a source; `name` is the argument's, for the message."""
+    if not isinstance(source, str | os.PathLike):
+        raise SpecError(f"{name} is {source!r}; expected the name of a data set, or a folder or archive of images")
+    return plain_source(source)
