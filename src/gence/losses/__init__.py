@@ -27,7 +27,7 @@ from gence.losses.baselines import (
 )
 from gence.losses.contrastive import Embeddings, supcon_loss
 from gence.losses.drift import MarginalDriftWarning, MarginalMonitor, fold_offset, logits_of, marginal_offset
-from gence.losses.generative import GenCELoss, gen_cross_entropy
+from gence.losses.generative import GenCELoss, gen_cross_entropy, why_backend
 from gence.losses.parts import BatchMarginal, Group, Marginal, RunningMarginal
 from gence.losses.registry import LOSSES, LossInfo, create_loss, loss_info
 from gence.losses.targets import TwoHot, column_logsumexp

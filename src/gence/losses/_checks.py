@@ -7,13 +7,10 @@ GPU nor breaks a graph: on ordinary CPU tensors outside of ``torch.compile``, ``
 from __future__ import annotations
 
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from gence.losses.targets import TwoHot
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -170,26 +167,26 @@ def check_probabilities(input: Tensor, target: Tensor, ignore_index: int) -> tor
     return torch.Size(_index_shape(input))
 
 
-def check_two_hot(input: Tensor, target: TwoHot, num_classes: int, ignore_index: int) -> torch.Size:
-    """The parts of a two-hot target must have one shape, that of class indices."""
+def check_two_hot(input: Tensor, parts: dict[str, Any], num_classes: int, ignore_index: int) -> torch.Size:
+    """The parts of a two-hot target ("first", "second", "share") must have one shape, that of class indices."""
     shape = _index_shape(input)
-    # Spelt out: the compiler of torch 2.6 cannot walk through a named tuple's field names.
-    for name, part in (("first", target.first), ("second", target.second), ("share", target.share)):
+    for name, part in parts.items():
         if not isinstance(part, Tensor):
             raise TypeError(f"target.{name}: expected a tensor of shape {shape}, got {type(part).__name__}")
         if tuple(part.shape) != shape:
             raise ValueError(f"target.{name}: expected shape {shape}, got {tuple(part.shape)}")
-    if not target.share.is_floating_point():
-        raise TypeError(f"target.share: expected a floating-point tensor, got dtype {target.share.dtype}")
-    if values_can_be_read(target.share) and bool(((target.share < 0) | (target.share > 1)).any()):
-        low, high = (float(end) for end in target.share.detach().aminmax())
+    share = parts["share"]
+    if not share.is_floating_point():
+        raise TypeError(f"target.share: expected a floating-point tensor, got dtype {share.dtype}")
+    if values_can_be_read(share) and bool(((share < 0) | (share > 1)).any()):
+        low, high = (float(end) for end in share.detach().aminmax())
         raise ValueError(f"target.share: expected shares in [0, 1], got {low:g} to {high:g}")
     if ignore_index >= 0:
         raise ValueError(f"ignore_index: is for class indices, got {ignore_index} with a two-hot target")
-    for name, part in (("target.first", target.first), ("target.second", target.second)):
-        check_index_type(name, part)
-        check_range(name, part, num_classes, ignore_index=None)
-    return target.first.shape
+    for name in ("first", "second"):
+        check_index_type(f"target.{name}", parts[name])
+        check_range(f"target.{name}", parts[name], num_classes, ignore_index=None)
+    return torch.Size(shape)
 
 
 def check_indices(input: Tensor, target: Tensor, num_classes: int, ignore_index: int) -> torch.Size:

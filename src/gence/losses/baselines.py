@@ -90,9 +90,9 @@ def brier_loss(
     0.75
     """
     rows = prepare_rows(input, target, weight, ignore_index, reduction, label_smoothing)
-    p = rows.logits.softmax(1)  # (n, K)
+    p = rows.values().softmax(1)  # (n, K)
     losses = target_sum(rows, p, lambda p_k: 1 - 2 * p_k) + target_mass(rows) * p.square().sum(1)  # (n,)
-    return reduce_rows(rows, losses, reduction)
+    return reduce_rows(rows, losses)
 
 
 def generalized_cross_entropy(
@@ -209,9 +209,9 @@ def cosine_loss(
     0.19999998807907104
     """
     rows = prepare_rows(input, target, weight, ignore_index, reduction, label_smoothing)
-    direction = F.normalize(rows.logits, dim=1)  # (n, K)
+    direction = F.normalize(rows.values(), dim=1)  # (n, K)
     losses = target_sum(rows, direction, lambda cosine: 1 - cosine)  # (n,)
-    return reduce_rows(rows, losses, reduction)
+    return reduce_rows(rows, losses)
 
 
 def _of_log_probs(
@@ -225,8 +225,8 @@ def _of_log_probs(
 ) -> Tensor:
     """A loss that is ``cost(log p_k)`` for class k."""
     rows = prepare_rows(input, target, weight, ignore_index, reduction, label_smoothing)
-    losses = target_sum(rows, rows.logits.log_softmax(1), cost)  # (n,)
-    return reduce_rows(rows, losses, reduction)
+    losses = target_sum(rows, rows.values().log_softmax(1), cost)  # (n,)
+    return reduce_rows(rows, losses)
 
 
 class _Loss(nn.CrossEntropyLoss):

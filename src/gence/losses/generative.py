@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import warnings
 from fractions import Fraction
 
-import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from gence.losses import _checks
-from gence.losses.backends import fused_loss
+from gence.losses.backends import Call, Choice, batch_loss, choose
 from gence.losses.parts import (
     BatchMarginal,
     Group,
     MarginalSource,
-    class_prior,
-    log_context_rows,
-    log_marginal,
-    marginal_divergence,
     share_of_batch,
     warn_of_lone_rank,
 )
-from gence.losses.targets import Target, class_mass, prepare_rows, reduce_rows, target_mass, target_ratio
-
-_warned_of_one_row = False
+from gence.losses.targets import Target
 
 
 def gen_cross_entropy(
@@ -91,7 +84,12 @@ def gen_cross_entropy(
         raise TypeError(f"marginal: expected a BatchMarginal or RunningMarginal, got {type(marginal).__name__}")
     if isinstance(anchor, Fraction):
         anchor = float(anchor)  # which tensors can be multiplied by
-    if process_group is None and (marginal is None or not marginal.reduced):
+    if (
+        process_group is None
+        and (marginal is None or not marginal.reduced)
+        and dist.is_available()
+        and dist.is_initialized()
+    ):
         warn_of_lone_rank(input)
     if process_group is not None or marginal is not None:
         return share_of_batch(
@@ -107,54 +105,38 @@ def gen_cross_entropy(
             marginal=marginal,
             process_group=process_group,
         )
-    fused = fused_loss(input, target, weight, ignore_index, reduction, label_smoothing, anchor, prior, context)
-    if fused is not None:  # the same loss by kernels; see gence.losses.backends.setting
-        return fused
-    return plain_loss(input, target, weight, ignore_index, reduction, label_smoothing, anchor, prior, context)
+    return batch_loss(Call(input, target, weight, ignore_index, reduction, label_smoothing, anchor, prior, context))
 
 
-def plain_loss(
+def why_backend(
     input: Tensor,
     target: Target,
-    weight: Tensor | None,
-    ignore_index: int,
-    reduction: str,
-    label_smoothing: float,
-    anchor: float | Tensor,
-    prior: Tensor | None,
-    context: Tensor | None,
-) -> Tensor:
-    """The loss of one batch by plain operations, differentiable any number of times; see `gen_cross_entropy`."""
-    rows = prepare_rows(input, target, weight, ignore_index, reduction, label_smoothing)
-    _checks.check_anchor(anchor)
-    _checks.check_prior(prior, rows.num_classes)
-    _checks.check_context(context, rows.num_classes)
-    anchored = isinstance(anchor, Tensor) or anchor > 0
-    if rows.logits.shape[0] == 1 and context is None and not anchored:
-        _warn_of_one_row()
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    *,
+    anchor: float | Tensor = 0.0,
+    prior: Tensor | None = None,
+    context: Tensor | None = None,
+    marginal: MarginalSource | None = None,
+    process_group: Group | None = None,
+) -> Choice:
+    """Which implementation a call of :func:`gen_cross_entropy` with these arguments takes, and why.
 
-    log_p = rows.logits.log_softmax(1)  # (n, K)
-    log_context = None if context is None else log_context_rows(context, input)  # (m, K)
-    log_s = log_marginal(log_p, rows.valid, log_context)  # (K,)
-    losses = target_ratio(rows, log_s, log_p)  # (n,)
-    if anchored:
-        total = rows.count() + (0 if log_context is None else log_context.shape[0])
-        pi = class_prior(class_mass(rows), prior)  # (K,)
-        losses = losses + anchor * target_mass(rows) * marginal_divergence(pi, log_s, total)
-    return reduce_rows(rows, losses, reduction)
+    On a CPU an implementation may still hand a batch on because of its values: classes that no row can be in, or that
+    all rows mask by a huge number.
 
-
-def _warn_of_one_row() -> None:
-    global _warned_of_one_row
-    if _warned_of_one_row or torch.compiler.is_compiling():
-        return
-    _warned_of_one_row = True
-    warnings.warn(
-        "gen_cross_entropy on one row is 0 with a zero gradient: a row competes with the others in its batch, and "
-        "there are none. Use a larger batch, pass `context`, or set `anchor` > 0.",
-        UserWarning,
-        stacklevel=4,
-    )
+    >>> import torch
+    >>> from gence.losses import why_backend
+    >>> why_backend(torch.randn(8, 3), torch.arange(8) % 3, anchor=0.1).name
+    'cpu_small'
+    >>> why_backend(torch.randn(8, 3), torch.rand(8, 3).softmax(1)).reason
+    'not triton: the tensors are on the cpu; not cpu_small: class probabilities leave nothing to save on a CPU'
+    """
+    if process_group is not None or marginal is not None:
+        return Choice("parts", "the rows are a part of a larger batch, whose sums come from elsewhere")
+    return choose(Call(input, target, weight, ignore_index, reduction, label_smoothing, anchor, prior, context))
 
 
 class GenCELoss(nn.CrossEntropyLoss):

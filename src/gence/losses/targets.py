@@ -35,21 +35,22 @@ class TwoHot(NamedTuple):
 Target = Tensor | TwoHot
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Rows:
-    """A validated classification problem, flattened to rows.
+    """A checked classification problem as rows, the one form that all implementations take.
 
-    Exactly one of ``index``, ``probs`` and ``two_hot`` is set. ``valid`` is None where no row can be ignored.
-    Rows that are ignored have their logits set to 0, so that not even a NaN in them reaches the loss or its gradient.
+    Nothing is computed to make it: tensors are those of the call, flattened. Exactly one of ``index``, ``probs`` and
+    ``two_hot`` is set. The methods turn them into what plain operations need.
     """
 
-    logits: Tensor  # (n, K), float32 or float64
-    index: Tensor | None  # (n,)
+    logits: Tensor  # (n, K) of any floating type
+    index: Tensor | None  # (n,) class indices of any integer type, ignored ones included
     probs: Tensor | None  # (n, K)
     two_hot: TwoHot | None  # each (n,)
-    valid: Tensor | None  # (n,) bool
     weight: Tensor | None  # (K,)
+    ignore_index: int
     label_smoothing: float
+    reduction: str
     shape: torch.Size  # of the unreduced loss
     dtype: torch.dtype  # of the returned loss
 
@@ -58,11 +59,44 @@ class Rows:
         """Number of classes K."""
         return self.logits.shape[1]
 
+    @property
+    def dense(self) -> bool:
+        """Whether a target names all classes."""
+        return self.probs is not None or self.label_smoothing > 0
+
+    @property
+    def computed(self) -> torch.dtype:
+        """The type that the loss is computed in."""
+        return compute_dtype(self.logits)
+
+    def valid(self) -> Tensor | None:
+        """Which rows take part (n,) bool; None where none can be ignored."""
+        return None if self.index is None else self.index != self.ignore_index
+
+    def values(self) -> Tensor:
+        """Logits (n, K) in float32 or float64; 0 in ignored rows, so that not even a NaN in them reaches the loss."""
+        values, valid = self.logits.to(self.computed), self.valid()
+        return values if valid is None else values.masked_fill(~valid[:, None], 0.0)
+
+    def labels(self) -> list[tuple[Tensor, Tensor | None]]:
+        """The one or two classes of each row, (n,) int64 and in range, and their shares (n,); None for a whole row."""
+        if self.index is not None:  # any class will do for an ignored row
+            return [(torch.where(self.index != self.ignore_index, self.index, 0).long(), None)]
+        if self.two_hot is None:
+            return []
+        share = self.two_hot.share.to(self.computed)
+        return [(self.two_hot.first.long(), share), (self.two_hot.second.long(), 1 - share)]
+
+    def weights(self) -> Tensor | None:
+        """Class weights (K,) in the type that is computed in."""
+        return None if self.weight is None else self.weight.to(self.computed)
+
     def count(self) -> Tensor:
         """How many rows take part, as a 0-dim tensor."""
-        if self.valid is None:
-            return self.logits.new_full((), float(self.logits.shape[0]))
-        return self.valid.sum().to(self.logits.dtype)
+        valid = self.valid()
+        if valid is None:
+            return self.logits.new_full((), float(self.logits.shape[0]), dtype=self.computed)
+        return valid.sum().to(self.computed)
 
 
 def check_call(
@@ -81,7 +115,9 @@ def check_call(
     K = input.shape[0] if input.dim() == 1 else input.shape[1]
     _checks.check_weight(weight, K)
     if isinstance(target, TwoHot):
-        return _checks.check_two_hot(input, target, K, ignore_index)
+        # Spelt out: the compiler of torch 2.6 cannot walk through a named tuple's field names.
+        parts = {"first": target.first, "second": target.second, "share": target.share}
+        return _checks.check_two_hot(input, parts, K, ignore_index)
     if _checks.is_probability_target(input, target):
         return _checks.check_probabilities(input, target, ignore_index)
     return _checks.check_indices(input, target, K, ignore_index)
@@ -97,31 +133,18 @@ def prepare_rows(
 ) -> Rows:
     """Check the arguments that all losses share and flatten them to :class:`Rows`."""
     shape = check_call(input, target, weight, ignore_index, reduction, label_smoothing)
-    dtype = compute_dtype(input)
-    logits = flatten_logits(input).to(dtype)  # (n, K)
-    index = probs = two_hot = valid = None
+    two_hot = probs = index = None
     if isinstance(target, TwoHot):
-        two_hot = TwoHot(
-            target.first.reshape(-1).long(), target.second.reshape(-1).long(), target.share.reshape(-1).to(dtype)
-        )
+        two_hot = TwoHot(target.first.reshape(-1), target.second.reshape(-1), target.share.reshape(-1))
     elif target.is_floating_point():
-        probs = flatten_logits(target).to(dtype)  # (n, K)
+        probs = flatten_logits(target)
     else:
-        flat = target.reshape(-1).long()  # (n,)
-        valid = flat != ignore_index  # (n,)
-        index = torch.where(valid, flat, 0)  # (n,) any class will do for an ignored row
-        logits = logits.masked_fill(~valid[:, None], 0.0)  # (n, K)
-    return Rows(
-        logits=logits,
-        index=index,
-        probs=probs,
-        two_hot=two_hot,
-        valid=valid,
-        weight=None if weight is None else weight.to(dtype),
-        label_smoothing=float(label_smoothing),
-        shape=shape,
-        dtype=loss_dtype(input),
-    )
+        index = target.reshape(-1)
+        # As a byte, -100 would be 156, and a byte's 255 would be no class of 300.
+        index = index if index.dtype in (torch.int64, torch.int32) else index.long()
+    logits = flatten_logits(input)
+    smoothing = float(label_smoothing)
+    return Rows(logits, index, probs, two_hot, weight, ignore_index, smoothing, reduction, shape, loss_dtype(input))
 
 
 def flatten_logits(values: Tensor) -> Tensor:
@@ -145,12 +168,6 @@ def loss_dtype(input: Tensor) -> torch.dtype:
     return input.dtype
 
 
-def needs_plain_gradient(upstream: Tensor) -> bool:
-    """Whether a backward pass must be plain operations: it will be differentiated itself, or does many at once."""
-    # Where PyTorch takes many gradients at once (is_grads_batched, jacobian), it is by its older kind of batch.
-    return torch.is_grad_enabled() or torch._C._functorch.is_legacy_batchedtensor(upstream)
-
-
 def column_logsumexp(values: Tensor) -> Tensor:
     """``values.logsumexp(0)``, with a zero gradient, not NaN, in columns that are -inf throughout -> (K,).
 
@@ -170,82 +187,85 @@ def _unchanged(values: Tensor) -> Tensor:
 def target_sum(rows: Rows, values: Tensor, cost: Callable[[Tensor], Tensor] = _unchanged) -> Tensor:
     """The target's expectation of a cost, per row: sum_k w_k t_ik cost(values_ik), 0 where ignored -> (n,).
 
-    ``values`` is (n, K) or broadcasts to it by ``expand``. For class indices only the costs that count are computed.
+    ``values`` is (n, K) or broadcasts to it by ``expand``. For class indices only the costs that count are computed. A
+    class that a target does not name adds nothing, even if its cost is infinite.
     """
     n, K = rows.logits.shape
-    values = values.expand(n, K)
+    values, weight = values.expand(n, K), rows.weights()
 
     def of_class(index: Tensor) -> Tensor:
         picked = cost(values.gather(1, index[:, None]).squeeze(1))  # (n,)
-        return picked if rows.weight is None else picked * rows.weight[index]
+        return picked if weight is None else picked * weight[index]
 
     def over_classes(share: Tensor | None) -> Tensor:
         costs = cost(values)  # (n, K)
-        if share is not None:
-            costs = share * costs
-        return costs.sum(1) if rows.weight is None else (costs * rows.weight).sum(1)
+        costs = costs if share is None else _shared(share, costs)
+        return costs.sum(1) if weight is None else _shared(weight, costs).sum(1)
 
-    if rows.index is not None:
-        total = of_class(rows.index)
-    elif rows.two_hot is not None:
-        first, second, share = rows.two_hot
-        total = share * of_class(first) + (1 - share) * of_class(second)
+    if rows.probs is not None:
+        total = over_classes(rows.probs.to(rows.computed))
     else:
-        total = over_classes(rows.probs)
+        parts = [
+            of_class(label) if share is None else _shared(share, of_class(label)) for label, share in rows.labels()
+        ]
+        total = parts[0] if len(parts) == 1 else parts[0] + parts[1]
     if rows.label_smoothing > 0:
         eps = rows.label_smoothing
         total = (1 - eps) * total + (eps / K) * over_classes(None)
-    return total if rows.valid is None else torch.where(rows.valid, total, 0.0)
+    valid = rows.valid()
+    return total if valid is None else torch.where(valid, total, 0.0)
 
 
-def target_ratio(rows: Rows, log_s: Tensor, log_p: Tensor) -> Tensor:
-    """The rows' losses before any anchor: sum_k w_k t_ik (log S_k - log p_ik), 0 where ignored -> (n,).
-
-    Where a target names many classes, the difference is taken before the sum: of a class that every row masks by a huge
-    number both logarithms are huge, and sums of them have no digits left for their difference.
-    """
-    if rows.probs is None and rows.label_smoothing == 0:
-        return target_sum(rows, log_s) - target_sum(rows, log_p)
-    return target_sum(rows, log_s - log_p)
+def _shared(share: Tensor, costs: Tensor) -> Tensor:
+    """share * costs, where no share of an infinite cost is 0 and not NaN."""
+    return share * costs.masked_fill((share == 0) & ~costs.isfinite(), 0.0)
 
 
 def target_mass(rows: Rows) -> Tensor:
     """The row's weighted label mass tau_i = sum_k w_k t_ik, 0 where ignored -> (n,)."""
-    return target_sum(rows, rows.logits.new_ones(()))
+    return target_sum(rows, rows.logits.new_ones((), dtype=rows.computed))
 
 
-def class_mass(rows: Rows) -> Tensor:
-    """The class's weighted label mass T_k = w_k sum_i t_ik -> (K,)."""
-    zeros = rows.logits.new_zeros(rows.num_classes)
-    if rows.index is not None and rows.valid is not None:
-        # Counted as whole numbers: 2^24 + 1 is no float32, and a class can have more rows than that.
-        mass = zeros.long().scatter_add(0, rows.index, rows.valid.long()).to(zeros.dtype)
-    elif rows.two_hot is not None:
-        first, second, share = rows.two_hot
-        exact = zeros if zeros.device.type == "mps" else zeros.double()  # Apple's devices lack it
-        share = share.to(exact.dtype)
-        mass = exact.scatter_add(0, first, share).scatter_add(0, second, 1 - share).to(zeros.dtype)
-    else:
-        assert rows.probs is not None  # one of the three forms is set
-        mass = rows.probs.sum(0)
+def label_counts(rows: Rows, of_row: Tensor | None = None) -> Tensor:
+    """Label mass before weights and smoothing, sum_i g_i t_ik, with g = 1 by default -> (K,)."""
+    zeros = rows.logits.new_zeros(rows.num_classes, dtype=rows.computed)
+    if rows.probs is not None:
+        return (rows.probs.to(zeros.dtype) if of_row is None else of_row[:, None] * rows.probs).sum(0)
+    # Exactly: 2^24 + 1 is no float32, and a class can have more rows than that.
+    valid = rows.valid()
+    exact = zeros if zeros.device.type == "mps" else zeros.double()  # Apple's devices lack it
+    if valid is not None and of_row is None:
+        exact, of_row = zeros.long(), valid.long()
+    for label, share in rows.labels():
+        part = share if of_row is None else of_row if share is None else of_row * share
+        assert part is not None  # labels without shares can be ignored
+        exact = exact.scatter_add(0, label, part.to(exact.dtype))
+    return exact.to(zeros.dtype)
+
+
+def class_mass(rows: Rows, of_row: Tensor | None = None) -> Tensor:
+    """The class's weighted label mass T_k = w_k sum_i g_i t_ik, with g = 1 by default (0 in ignored rows) -> (K,)."""
+    mass = label_counts(rows, of_row)
     if rows.label_smoothing > 0:
         eps = rows.label_smoothing
-        mass = (1 - eps) * mass + (eps / rows.num_classes) * rows.count()
-    return mass if rows.weight is None else mass * rows.weight
+        mass = (1 - eps) * mass + (eps / rows.num_classes) * (rows.count() if of_row is None else of_row.sum())
+    weight = rows.weights()
+    return mass if weight is None else mass * weight
 
 
 def mean_denominator(rows: Rows) -> Tensor:
     """What "mean" divides by: sum_i w_{y_i} for class indices, the number of rows otherwise (PyTorch's rule)."""
-    if rows.index is None or rows.weight is None or rows.valid is None:
+    weight, valid = rows.weights(), rows.valid()
+    if weight is None or valid is None:
         return rows.count()
-    return torch.where(rows.valid, rows.weight[rows.index], 0.0).sum()
+    return torch.where(valid, weight[rows.labels()[0][0]], 0.0).sum()
 
 
-def reduce_rows(rows: Rows, losses: Tensor, reduction: str) -> Tensor:
+def reduce_rows(rows: Rows, losses: Tensor) -> Tensor:
     """Reduce the rows' losses (n,) the way ``nn.CrossEntropyLoss`` does."""
-    if reduction == "none":
+    if rows.reduction == "none":
         return losses.reshape(rows.shape).to(rows.dtype)
     total = losses.sum()
-    if reduction == "mean":
+    if rows.reduction == "mean":
         total = total / mean_denominator(rows)
     return total.to(rows.dtype)

@@ -1,42 +1,184 @@
 r"""A small batch with class indices on a CPU, where the number of operations is the cost, not the logits.
 
 For class indices the loss is :math:`-\log (p_{i y_i} / \sum_j p_{j y_i})`: the log-softmax over the classes, normalised
-once more over the rows. Written so it is cross-entropy's own graph with one ``log_softmax`` more, in PyTorch's native
-nodes, which no function in Python can beat at this size. Over the rows of a large batch this normalisation is slow.
+once more over the rows. Without anchor and smoothing it is cross-entropy's own graph with one ``log_softmax`` more, in
+PyTorch's native nodes, which no function in Python can beat at this size. With them, the same operations are one node
+here: the anchor changes nothing but each class's coefficient in the gradient. Over the rows of a large batch this
+normalisation is slow.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from typing import Any, cast
+
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from gence.losses.targets import compute_dtype, loss_dtype
+from gence.losses.backends.second import differentiable_gradients, needs_plain_gradient
+from gence.losses.targets import Rows, compute_dtype, loss_dtype
 
-SMALL = 1 << 16  # logits: up to here fewer operations are faster, beyond it fewer passes over memory
+SMALL = 1 << 15  # logits: up to here fewer operations are faster, beyond it fewer passes over memory
 MOST_ROWS = 256  # PyTorch adds over the rows one by one, in float32: more of them would round too often
+_LOWEST = -60.0  # of the first row's log-probabilities, by which log S is read off, without losing digits
+
+_NOTHING = -(1 << 63)  # no row is ignored here, and a number that is no label keeps PyTorch from thinking otherwise
+_REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
+_log_softmax, _nll_loss = torch.log_softmax, cast(Any, torch._C._nn.nll_loss_nd)
 
 
-def is_small(logits: Tensor) -> bool:
+def is_small(n: int, K: int) -> bool:
     """Whether rows (n, K) are better computed here."""
-    return logits.numel() <= SMALL and len(logits) <= MOST_ROWS
+    return n * K <= SMALL and n <= MOST_ROWS
 
 
-def small_loss(logits: Tensor, index: Tensor, weight: Tensor | None, reduction: str) -> Tensor | None:
-    """The loss of rows (n, K), or None where a class may have no probability in any row: its gradient would be NaN.
+def small_loss(
+    logits: Tensor,
+    index: Tensor,
+    weight: Tensor | None,
+    reduction: str,
+    smoothing: float = 0.0,
+    anchor: float = 0.0,
+    prior: Tensor | None = None,
+) -> Tensor | None:
+    """The loss of rows (n, K), or None where another path has to look.
+
+    That is where an index is out of range (ignored rows included), or a class may have no probability in any row.
 
     Args:
         logits: (n, K), finite or not.
-        index: class indices (n,), int64, in range, none of them ignored.
+        index: class indices (n,), int64.
         weight: class weights (K,).
         reduction: "mean", "sum" or "none".
+        smoothing: label smoothing.
+        anchor: strength of the anchor.
+        prior: its class distribution (K,); by default the batch's own.
     """
-    dtype = compute_dtype(logits)
-    log_p = torch.log_softmax(logits, 1, dtype)  # (n, K)
-    if not log_p.detach().min().item() > -torch.inf:  # NaN included: the general path says what becomes of it
+    try:
+        if anchor or smoothing:
+            return _small_loss(logits, index, weight, reduction, smoothing, anchor, prior)
+        if logits.dtype is torch.float32 or logits.dtype is torch.float64:
+            log_p = _log_softmax(logits, 1)  # (n, K)
+        else:
+            log_p = _log_softmax(logits, 1, torch.float32)
+        # NaN included: the general path says what becomes of it. A class ruled out in the first row may be in all.
+        if not log_p.detach()[0].min().item() > -math.inf:
+            return None
+        if weight is not None:
+            weight = weight.to(log_p.dtype)
+        loss: Tensor = _nll_loss(_log_softmax(log_p, 0), index, weight, _REDUCTIONS[reduction], _NOTHING)
+    except IndexError:
         return None
-    if weight is not None:
-        weight = weight.to(dtype)
-    # No row is ignored, and a class index that is not one keeps PyTorch from thinking otherwise.
-    loss = F.nll_loss(torch.log_softmax(log_p, 0), index, weight, ignore_index=-1, reduction=reduction)
-    return loss if logits.dtype == dtype else loss.to(loss_dtype(logits))
+    return loss if logits.dtype is log_p.dtype else loss.to(loss_dtype(logits))
+
+
+class _SmallLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        logits: Tensor,
+        index: Tensor,
+        weight: Tensor | None,
+        reduction: str,
+        smoothing: float,
+        anchor: float,
+        prior: Tensor | None,
+    ) -> Tensor | None:
+        n, K = logits.shape
+        dtype = compute_dtype(logits)
+        log_p = _log_softmax(logits, 1, dtype)  # (n, K)
+        first = log_p[0]  # (K,)
+        if not first.min().item() > _LOWEST:  # NaN included
+            return None
+        log_q = _log_softmax(log_p, 0)  # (n, K) log (p / S)
+        weights = None if weight is None else weight.to(dtype)
+        cost: Tensor = _nll_loss(log_q, index, weights, _REDUCTIONS[reduction], _NOTHING)
+        mass = torch.bincount(index, minlength=K).to(dtype)  # (K,)
+        if weights is not None:
+            mass = mass * weights
+        denominator = n if weights is None else mass.sum().item()
+        whole = denominator
+        if smoothing:
+            spread = _of_all(log_q, weights).neg_()  # (n,)
+            if reduction != "none":
+                spread = spread.sum() / (denominator if reduction == "mean" else 1)
+            cost.mul_(1 - smoothing).add_(spread, alpha=smoothing / K)
+            mass = _smoothed(mass, weights, smoothing, n)
+            whole = n if weights is None else mass.sum().item()
+        if anchor:
+            pi = mass / whole if prior is None else prior.to(dtype)  # (K,)
+            relative = pi.clamp_min(1e-37).log_().sub_(first).add_(log_q[0])  # (K,) log pi - log S
+            divergence = torch.dot(pi, relative).item()
+            divergence += math.log(n) * (1.0 if prior is None else pi.sum().item())
+            if reduction == "none":
+                cost.add_(_row_mass(index, weights, smoothing, mass), alpha=anchor * divergence)
+            else:
+                cost.add_(anchor * divergence * (whole / denominator if reduction == "mean" else whole))
+        # Constants are saved too: autograd then notices if somebody writes into them before the backward pass.
+        ctx.save_for_backward(logits, index, weight, prior)
+        ctx.kept = log_p, log_q, mass, whole, denominator
+        ctx.terms = reduction, smoothing, anchor
+        return cost if logits.dtype is dtype else cost.to(loss_dtype(logits))
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, None, None, None, None, None, None]:
+        logits, index, weight, prior = ctx.saved_tensors
+        log_p, log_q, mass, whole, denominator = ctx.kept
+        reduction, smoothing, anchor = ctx.terms
+        if needs_plain_gradient(upstream):
+            shape = torch.Size((len(index),))
+            rows = Rows(logits, index, None, None, weight, _NOTHING, smoothing, reduction, shape, log_p.dtype)
+            return differentiable_gradients(rows, anchor, prior, None, upstream, (True, False))[0], *[None] * 6
+        n, K = log_p.shape
+        weights = None if weight is None else weight.to(log_p.dtype)
+        of_label: Tensor
+        if reduction == "none":
+            of_row = upstream.to(log_p.dtype)  # (n,)
+            own = mass / whole
+            mass = torch.bincount(index, of_row, K).to(log_p.dtype)
+            mass = mass if weights is None else mass * weights
+            if smoothing:
+                mass = _smoothed(mass, weights, smoothing, of_row.sum())
+            whole_of_rows = (of_row * _row_mass(index, weights, smoothing, mass)).sum()
+            pi = own if prior is None else prior.to(mass.dtype)
+            pull = mass - anchor * whole_of_rows * pi
+            of_label = of_row if weights is None else of_row * weights[index]
+        else:
+            factor = upstream.item() / (denominator if reduction == "mean" else 1)
+            if prior is None:
+                pull = mass * (factor * (1 - anchor))
+            else:
+                pull = mass * factor - prior.to(mass.dtype) * (factor * anchor * whole)
+            of_row = log_p.new_full((1,), factor)
+            of_label = of_row.expand(n) if weights is None else weights[index] * factor
+        grad = log_q.exp().mul_(pull)  # (n, K) p_jk c_k
+        grad.scatter_add_(1, index.unsqueeze(1), of_label.mul(smoothing - 1).unsqueeze(1))
+        if smoothing:
+            spread = of_row[:, None] * (smoothing / K)
+            grad.sub_(spread if weights is None else spread * weights)
+        grad = torch._log_softmax_backward_data(grad, log_p, 1, log_p.dtype)
+        return grad.to(logits.dtype), None, None, None, None, None, None
+
+
+# Without what `apply` does for function transforms, under which other paths compute the loss.
+_small_loss: Callable[..., Tensor | None] = super(torch.autograd.Function, _SmallLoss).apply  # type: ignore[misc]
+
+
+def _of_all(values: Tensor, weights: Tensor | None) -> Tensor:
+    """sum_k w_k values_ik (n,), also where autocast would have it in half precision."""
+    return values.sum(1) if weights is None else (values * weights).sum(1)
+
+
+def _smoothed(mass: Tensor, weights: Tensor | None, smoothing: float, rows: float | Tensor) -> Tensor:
+    """Weighted label mass (K,) after smoothing over ``rows`` rows."""
+    each = rows * (smoothing / len(mass))
+    return mass * (1 - smoothing) + (each if weights is None else weights * each)
+
+
+def _row_mass(index: Tensor, weights: Tensor | None, smoothing: float, like: Tensor) -> Tensor:
+    """tau_i (n,)."""
+    if weights is None:
+        return like.new_ones(len(index))
+    tau = weights[index]
+    return tau if not smoothing else (1 - smoothing) * tau + smoothing * weights.mean()

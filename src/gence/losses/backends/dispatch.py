@@ -1,20 +1,27 @@
-"""From a call of the loss to its fused implementation, or back to the plain one where that does not apply."""
+"""From a call of the loss to its implementation: one table, and a short way to it for the calls that most people make.
+
+Each implementation lists what it requires; the first that has all it requires computes the loss. `why_backend` tells
+which one that is, and why none before it.
+"""
 
 from __future__ import annotations
 
 import functools
 import importlib.metadata
+import math
 import os
-from typing import Any
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from gence.losses import _checks
-from gence.losses.backends import cpu, cpu_usual
-from gence.losses.backends.setting import get_backend
-from gence.losses.targets import Target, TwoHot, check_call, flatten_logits, loss_dtype
+from gence.losses.backends import cpu, cpu_small, setting
+from gence.losses.formula import generative_loss
+from gence.losses.targets import Rows, Target, TwoHot, flatten_logits, loss_dtype, prepare_rows
 
 _TENSORS = (Tensor, nn.Parameter)
 _NUMBERS = (float, int)
@@ -39,83 +46,263 @@ _transforms = torch._C._functorch.peek_interpreter_stack
 _current_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
 
 _plans: dict[tuple[Any, ...], Any] = {}
+_warned_of_one_row = False
 _MOST_PLANS = 1024  # where every batch has another size, plans are made anew, and not kept for ever
 
 
-def fused_loss(
-    input: Tensor,
-    target: Target,
-    weight: Tensor | None,
-    ignore_index: int,
-    reduction: str,
-    label_smoothing: float,
-    anchor: float | Tensor,
-    prior: Tensor | None,
-    context: Tensor | None,
-) -> Tensor | None:
-    """The loss by the fused implementation, or None where the plain one has to compute it.
+class Call(NamedTuple):
+    """The arguments of a call of the loss, of one batch that is not a part of another."""
 
-    Arguments as in ``gen_cross_entropy``. Arguments that are wrong are left to the plain implementation, or raise what
-    it would raise.
+    input: Tensor
+    target: Target
+    weight: Tensor | None
+    ignore_index: int
+    reduction: str
+    label_smoothing: float
+    anchor: float | Tensor
+    prior: Tensor | None
+    context: Tensor | None
+
+
+class Choice(NamedTuple):
+    """Which implementation computes a call of the loss.
+
+    Attributes:
+        name: "triton", "cpu_small", "cpu", "formula", or "parts" where the rows are a part of a larger batch.
+        reason: why none that comes before it does.
+    """
+
+    name: str
+    reason: str
+
+
+# Requirements: each returns why a call does not meet it, or None.
+
+
+def _fast(call: Call) -> str | None:
+    """What no fast path can do."""
+    if setting.get_backend() == "torch":
+        return 'the backend is "torch"'
+    if type(call.input) not in _TENSORS:
+        return f"the input is a {type(call.input).__name__}, not a plain tensor"
+    if call.input.dim() == 0 or call.input.numel() == 0:
+        return "the input is empty"
+    if not torch.compiler.is_compiling():
+        if _transforms() is not None:
+            return "function transforms (vmap, grad, jvp) need plain operations"
+        if forward_ad._current_level >= 0:
+            return "forward-mode differentiation needs plain operations"
+    return None
+
+
+def _several_rows(call: Call) -> str | None:
+    """One row alone has no loss, which the formula warns of."""
+    n = 1 if call.input.dim() == 1 else call.input.numel() // max(1, call.input.shape[1])
+    return "there is one row alone" if n == 1 and call.context is None and not _anchored(call.anchor) else None
+
+
+def _constants(call: Call) -> str | None:
+    """What stands beside the logits is a constant, and on their device."""
+    target = tuple(call.target) if isinstance(call.target, TwoHot) else (call.target,)
+    for constant in (*target, call.weight, call.anchor, call.prior):
+        if isinstance(constant, Tensor):
+            if constant.requires_grad and torch.is_grad_enabled():
+                return "a target, weight, anchor or prior needs a gradient"
+            if constant.device != call.input.device:
+                return f"tensors are on different devices ({constant.device} and {call.input.device})"
+    context = call.context
+    if isinstance(context, Tensor) and (context.device != call.input.device or context.numel() == 0):
+        return "the context is empty or on another device"
+    return None
+
+
+def _on_gpu(call: Call) -> str | None:
+    if not call.input.is_cuda and setting.get_backend() != "triton":
+        return f"the tensors are on the {call.input.device.type}"
+    if not HAS_TRITON:
+        return f"Triton {'.'.join(map(str, OLDEST_TRITON))} or newer is not installed"
+    if not call.input.is_cuda and not INTERPRETED:
+        return "a CPU tensor needs TRITON_INTERPRET=1 set before Triton is imported"
+    return None
+
+
+def _single_precision(call: Call) -> str | None:
+    for values in (call.input, call.context):
+        if isinstance(values, Tensor) and values.dtype not in _TRITON_TYPES:
+            return f"dtype {values.dtype} is computed by plain operations"
+    return None
+
+
+def _on_cpu(call: Call) -> str | None:
+    if setting.get_backend() != "auto":
+        return f'the backend is "{setting.get_backend()}"'
+    if torch.compiler.is_compiling():
+        return "the call is compiled"
+    return None if call.input.is_cpu else f"the tensors are on the {call.input.device.type}"
+
+
+def _sparse_target(call: Call) -> str | None:
+    if isinstance(call.target, Tensor) and call.target.shape == call.input.shape:
+        return "class probabilities leave nothing to save on a CPU"
+    return None
+
+
+def _labels_alone(call: Call) -> str | None:
+    if isinstance(call.target, TwoHot):
+        return "the target is two-hot"
+    return None if call.context is None else "there are context rows"
+
+
+def _few(call: Call) -> str | None:
+    K = call.input.shape[0] if call.input.dim() == 1 else call.input.shape[1]
+    n = call.input.numel() // K
+    if cpu_small.is_small(n, K):
+        return None
+    return f"{n} rows of {K} logits are more than {cpu_small.MOST_ROWS} rows or {cpu_small.SMALL} logits"
+
+
+_Requirement = Callable[[Call], str | None]
+_ALWAYS = (_fast, _constants, _several_rows)
+TABLE: dict[str, tuple[_Requirement, ...]] = {
+    #            any device  device    types, targets      shape
+    "triton": (*_ALWAYS, _on_gpu, _single_precision),
+    "cpu_small": (*_ALWAYS, _on_cpu, _sparse_target, _labels_alone, _few),
+    "cpu": (*_ALWAYS, _on_cpu, _sparse_target),
+    "formula": (),
+}
+"""Implementations, fastest first, and what each requires."""
+
+
+def choose(call: Call) -> Choice:
+    """The first implementation whose requirements the call meets. Wrong arguments are for the checks to find."""
+    against: dict[str, str] = {}
+    for name, requirements in TABLE.items():
+        why = next(filter(None, (requirement(call) for requirement in requirements)), None)
+        if why is None:
+            break
+        against.setdefault(why, name)
+    return Choice(name, "; ".join(f"not {other}: {why}" for why, other in against.items()) or "the first choice")
+
+
+def batch_loss(call: Call) -> Tensor:
+    """The loss of one batch, by the implementation that the table names.
 
     Raises:
         RuntimeError: the backend is "triton" and cannot compute this.
     """
-    backend = get_backend()
-    if backend == "torch" or type(input) not in _TENSORS:
-        return None
-    use_triton = backend == "triton" or input.is_cuda
-    compiling = torch.compiler.is_compiling()
-    if use_triton and not compiling and weight is None and prior is None and context is None:
-        # The tests before comparing: an anchor on the device must not be looked at.
-        if type(anchor) in _NUMBERS and type(label_smoothing) in _NUMBERS and anchor == 0 == label_smoothing:
-            loss = _planned_loss(input, target, ignore_index, reduction)
-            if loss is not None:
-                return loss
-    elif not use_triton and (compiling or not input.is_cpu):
-        return None
-    if input.dim() == 0 or input.numel() == 0:
-        return None
-    usual = weight is None and _is_usual(
-        input, target, ignore_index, reduction, label_smoothing, anchor, prior, context
-    )
-    reason = _why_plain(input)
-    if reason is None and not usual:
-        reason = _why_plain_for(input, target, weight, anchor, prior, context)
-    if reason is None and use_triton:
-        reason = _why_not_triton(input, context)
-    if reason is not None:
-        if backend == "triton":
-            raise RuntimeError(f'backend "triton": {reason}; use gence.set_backend("auto") to fall back by itself')
-        return None
-    if use_triton and usual:
-        return _by_triton(input, target, weight, ignore_index, reduction, label_smoothing, anchor, prior, context)
-    if usual and isinstance(target, Tensor):
-        loss = cpu_usual.usual_loss(input, target, ignore_index, reduction)
+    input = call.input
+    if type(input) in _TENSORS and not torch.compiler.is_compiling():
+        backend = setting.current or setting.get_backend()
+        if input.is_cpu and backend == "auto":
+            loss = _usual_on_cpu(*call)
+        elif backend != "torch" and call.weight is None and call.context is None:
+            loss = _planned_loss(*call)
+        else:
+            loss = None
         if loss is not None:
             return loss
-    if not use_triton and isinstance(target, Tensor) and target.shape == input.shape:
-        return None  # dense targets leave nothing to save on a CPU
-    shape = _check(input, target, weight, ignore_index, reduction, label_smoothing, anchor, prior, context)
-    logits = flatten_logits(input)
-    rows = None if context is None else flatten_logits(context)
-    if logits.shape[0] == 1 and rows is None and not (isinstance(anchor, Tensor) or anchor > 0):
-        return None  # the plain path warns of it
-    losses: Tensor | None
-    if use_triton:
-        losses = _by_triton(logits, target, weight, ignore_index, reduction, label_smoothing, anchor, prior, rows)
-    else:
-        losses = cpu.loss(logits, target, weight, ignore_index, reduction, label_smoothing, anchor, prior, rows)
+    name, reason = choose(call)
+    if name != "triton" and setting.get_backend() == "triton":
+        _say_why_not_triton(call, reason)
+    return _IMPLEMENTATIONS[name](call)
+
+
+def _say_why_not_triton(call: Call, reason: str) -> None:
+    """An error, but where the plain operations have something to say or to pass on."""
+    given = call.input
+    if type(given) in _TENSORS and given.dim() > 0 and given.numel() > 0 and _several_rows(call) is None:
+        raise RuntimeError(f'backend "triton": {reason}; use gence.set_backend("auto") to fall back by itself')
+
+
+# Implementations
+
+
+def _by_formula(call: Call) -> Tensor:
+    rows = _rows(call)
+    if len(rows.logits) == 1 and call.context is None and not _anchored(call.anchor):
+        _warn_of_one_row()
+    return generative_loss(rows, call.anchor, call.prior, call.context)
+
+
+def _warn_of_one_row() -> None:
+    global _warned_of_one_row
+    if _warned_of_one_row or torch.compiler.is_compiling():
+        return
+    _warned_of_one_row = True
+    warnings.warn(
+        "gen_cross_entropy on one row is 0 with a zero gradient: a row competes with the others in its batch, and "
+        "there are none. Use a larger batch, pass `context`, or set `anchor` > 0.",
+        UserWarning,
+        stacklevel=5,
+    )
+
+
+def _by_blocks(call: Call) -> Tensor:
+    rows = _rows(call)
+    context = None if call.context is None else flatten_logits(call.context)
+    losses = cpu.blocks_loss(rows, call.anchor, call.prior, context)
     if losses is None:
-        return None
-    if reduction == "none" and losses.shape != shape:
-        return losses.reshape(shape)
-    return losses
+        return generative_loss(rows, call.anchor, call.prior, context)
+    return losses.reshape(rows.shape) if rows.reduction == "none" else losses
+
+
+def _by_few_operations(call: Call) -> Tensor:
+    rows = _rows(call)
+    assert rows.index is not None  # the table says so
+    z, index, at = rows.logits, rows.index.long(), None
+    if bool((index == rows.ignore_index).any()):
+        at = (index != rows.ignore_index).nonzero().squeeze(1)
+        z, index = z.index_select(0, at), index.index_select(0, at)
+    losses = None
+    if len(index):
+        anchor = float(call.anchor)
+        losses = cpu_small.small_loss(z, index, call.weight, rows.reduction, rows.label_smoothing, anchor, call.prior)
+    if losses is None:
+        return _by_blocks(call)
+    if rows.reduction != "none":
+        return losses
+    if at is not None:
+        losses = losses.new_zeros(len(rows.logits)).index_copy(0, at, losses)
+    return losses.reshape(rows.shape)
+
+
+def _by_triton(call: Call) -> Tensor:
+    rows = _rows(call)
+    context = None if call.context is None else _unit_column_stride(flatten_logits(call.context))
+    rows.logits = _unit_column_stride(rows.logits)
+    from gence.losses.backends import triton as kernels  # not above: Triton may be missing
+
+    compute = kernels.compiled_loss if torch.compiler.is_compiling() else kernels.eager_loss
+    losses: Tensor = compute(rows, kernels.problem_of(rows, call.anchor, call.prior), context)
+    return losses.reshape(rows.shape) if rows.reduction == "none" else losses
+
+
+_IMPLEMENTATIONS: dict[str, Callable[[Call], Tensor]] = {
+    "triton": _by_triton,
+    "cpu_small": _by_few_operations,
+    "cpu": _by_blocks,
+    "formula": _by_formula,
+}
+
+
+def _rows(call: Call) -> Rows:
+    """All checks, and the one form of rows."""
+    if _is_usual(*call):
+        return _usual_rows(call)
+    rows = prepare_rows(*call[:6])
+    _checks.check_anchor(call.anchor)
+    _checks.check_prior(call.prior, rows.num_classes)
+    _checks.check_context(call.context, rows.num_classes)
+    return rows
+
+
+# The short way
 
 
 def _is_usual(
     input: Tensor,
     target: Any,
+    weight: Any,
     ignore_index: Any,
     reduction: Any,
     label_smoothing: Any,
@@ -123,7 +310,7 @@ def _is_usual(
     prior: Any,
     context: Any,
 ) -> bool:
-    """Whether this is rows and class indices and nothing else, and the checks could find nothing but a wrong index.
+    """Whether this is rows, class indices and numbers, and the checks could find nothing but a wrong index.
 
     Most calls are, and on a small batch the checks would be a good part of their cost.
     """
@@ -131,111 +318,88 @@ def _is_usual(
         prior is None
         and context is None
         and type(target) is Tensor
-        and target.dtype == torch.int64
+        and target.dtype is torch.int64
         and input.dim() == 2
         and target.dim() == 1
         and target.shape[0] == input.shape[0] > 1
         and target.device == input.device
         and input.is_floating_point()
+        and (weight is None or _is_usual_weight(weight, input))
         and reduction in _checks.REDUCTIONS
-        and isinstance(label_smoothing, (int, float))
-        and label_smoothing == 0
-        and isinstance(anchor, (int, float))
-        and anchor == 0
-        and isinstance(ignore_index, int)
+        and type(label_smoothing) in _NUMBERS
+        and 0 <= label_smoothing <= 1
+        and type(anchor) in _NUMBERS
+        and 0 <= anchor < math.inf
+        and type(ignore_index) is int
     )
 
 
-def _why_plain(input: Tensor) -> str | None:
-    """Why no fused implementation applies to these logits, or None."""
-    if not torch.compiler.is_compiling():
-        if torch._C._functorch.peek_interpreter_stack() is not None:
-            return "function transforms (vmap, grad, jvp) need plain operations"
-        if forward_ad._current_level >= 0:
-            return "forward-mode differentiation needs plain operations"
-    if input.dtype == torch.float64 and input.is_cuda:
-        return "float64 is computed by plain operations"
-    return None
+def _is_usual_weight(weight: Any, input: Tensor) -> bool:
+    return (
+        type(weight) is Tensor
+        and weight.is_floating_point()
+        and not weight.requires_grad
+        and weight.dim() == 1
+        and weight.shape[0] == input.shape[1]
+        and weight.device == input.device
+    )
 
 
-def _why_plain_for(
+def _usual_rows(call: Call) -> Rows:
+    """What passed `_is_usual` as rows, with labels looked at on a CPU."""
+    z, target = call.input, call.target
+    assert isinstance(target, Tensor)  # `_is_usual` says so
+    if _checks.values_can_be_read(target):
+        _checks.check_range("target", target, z.shape[1], call.ignore_index)
+    smoothing = float(call.label_smoothing)
+    return Rows(
+        z, target, None, None, call.weight, call.ignore_index, smoothing, call.reduction, target.shape, loss_dtype(z)
+    )
+
+
+def _usual_on_cpu(
     input: Tensor,
     target: Any,
     weight: Any,
+    ignore_index: Any,
+    reduction: Any,
+    label_smoothing: Any,
     anchor: Any,
     prior: Any,
     context: Any,
-) -> str | None:
-    """Why no fused implementation applies to these arguments, or None."""
-    constants = (*target, weight, anchor, prior) if isinstance(target, TwoHot) else (target, weight, anchor, prior)
-    for constant in constants:
-        if isinstance(constant, Tensor):
-            if constant.requires_grad and torch.is_grad_enabled():
-                return "a target, weight, anchor or prior needs a gradient"
-            if constant.device != input.device:
-                return f"tensors are on different devices ({constant.device} and {input.device})"
-    if isinstance(context, Tensor) and (context.device != input.device or context.numel() == 0):
-        return "the context is empty or on another device"
-    return None
+) -> Tensor | None:
+    """The usual call on a CPU, or None where the table has to be asked."""
+    if (
+        not _is_usual(input, target, weight, ignore_index, reduction, label_smoothing, anchor, prior, context)
+        or _transforms() is not None
+        or forward_ad._current_level >= 0
+        or 0 <= ignore_index < input.shape[1]
+    ):
+        return None
+    n, K = input.shape
+    if K == 0:
+        return None
+    if cpu_small.is_small(n, K):
+        return cpu_small.small_loss(input, target, weight, reduction, label_smoothing, anchor)
+    lowest, highest = target.aminmax()
+    if lowest.item() < 0 or highest.item() >= K:
+        return None
+    smoothing = float(label_smoothing)
+    rows = Rows(input, target, None, None, weight, ignore_index, smoothing, reduction, target.shape, loss_dtype(input))
+    return cpu.blocks_loss(rows, anchor, None, None)
 
 
-def _why_not_triton(input: Tensor, context: Tensor | None) -> str | None:
-    if not HAS_TRITON:
-        return f"Triton {'.'.join(map(str, OLDEST_TRITON))} or newer is not installed"
-    if not input.is_cuda and not INTERPRETED:
-        return "a CPU tensor needs TRITON_INTERPRET=1 set before Triton is imported"
-    for values in (input, context):
-        if isinstance(values, Tensor) and values.dtype not in _TRITON_TYPES:
-            return f"dtype {values.dtype} is computed by plain operations"
-    return None
-
-
-def _check(
-    input: Tensor,
-    target: Target,
-    weight: Tensor | None,
-    ignore_index: int,
-    reduction: str,
-    label_smoothing: float,
-    anchor: float | Tensor,
-    prior: Tensor | None,
-    context: Tensor | None,
-) -> torch.Size:
-    """The plain path's checks; returns the shape of the unreduced loss."""
-    shape = check_call(input, target, weight, ignore_index, reduction, label_smoothing)
-    K = input.shape[0] if input.dim() == 1 else input.shape[1]
-    _checks.check_anchor(anchor)
-    _checks.check_prior(prior, K)
-    _checks.check_context(context, K)
-    return shape
-
-
-def _by_triton(
+def _planned_loss(
     logits: Tensor,
-    target: Target,
-    weight: Tensor | None,
-    ignore_index: int,
-    reduction: str,
-    label_smoothing: float,
-    anchor: float | Tensor,
-    prior: Tensor | None,
-    context: Tensor | None,
-) -> Tensor:
-    logits = _unit_column_stride(logits)
-    if context is not None:
-        context = _unit_column_stride(context)
-    arguments = (target, weight, ignore_index, reduction, label_smoothing, anchor, prior, logits)
-    if torch.compiler.is_compiling():
-        from gence.losses.backends.triton import operator
-        from gence.losses.backends.triton.problem import problem_of
-
-        return operator.loss(logits, context, problem_of(*arguments), loss_dtype(logits))
-    problem_of, eager_loss, _ = _eager()
-    loss: Tensor = eager_loss(logits, context, problem_of(*arguments), loss_dtype(logits))
-    return loss
-
-
-def _planned_loss(logits: Tensor, index: Any, ignore_index: Any, reduction: Any) -> Tensor | None:
+    index: Any,
+    weight: Any,
+    ignore_index: Any,
+    reduction: Any,
+    label_smoothing: Any,
+    anchor: Any,
+    prior: Any,
+    context: Any,
+) -> Tensor | None:
     """The usual call of a problem that trains, or None where the general call has to look.
 
     On a small problem the checks would be a good part of the cost, so one lookup stands for them: what passed them once
@@ -246,6 +410,9 @@ def _planned_loss(logits: Tensor, index: Any, ignore_index: Any, reduction: Any)
         not logits.requires_grad
         or type(index) is not Tensor
         or type(ignore_index) is not int
+        or type(anchor) not in _NUMBERS  # an anchor on the device must not be looked at
+        or type(label_smoothing) not in _NUMBERS
+        or not (prior is None or (type(prior) is Tensor and not prior.requires_grad))
         or not torch.is_grad_enabled()
         or _transforms() is not None
         or forward_ad._current_level >= 0
@@ -265,51 +432,55 @@ def _planned_loss(logits: Tensor, index: Any, ignore_index: Any, reduction: Any)
         index.data_ptr() & 15,
         ignore_index,
         reduction,
+        label_smoothing,
+        anchor,
+        None if prior is None else (prior.shape, prior.stride(), prior.dtype, prior.device, prior.data_ptr() & 15),
         dtype is not torch.float32 and torch.is_autocast_enabled(device.type),  # decides on the type of the loss
         torch.are_deterministic_algorithms_enabled(),
-        _tuning().fingerprint(),
+        _kernels().fingerprint(),
     )
     try:
         plan = _plans[key]
     except KeyError:
         if len(_plans) >= _MOST_PLANS:
             _plans.clear()
-        plan = _plans[key] = _new_plan(logits, index, ignore_index, reduction)
+        plan = _new_plan(Call(logits, index, weight, ignore_index, reduction, label_smoothing, anchor, prior, context))
+        _plans[key] = plan
     except TypeError:  # a reduction that is no string
         return None
-    return None if plan is None else plan.apply(logits, index, plan)
+    loss: Tensor | None = None if plan is None else plan.apply(logits, index, prior, plan)
+    return loss
 
 
-def _new_plan(logits: Tensor, index: Tensor, ignore_index: int, reduction: Any) -> Any:
+def _new_plan(call: Call) -> Any:
+    logits, index = call.input, call.target
     if (
-        not _is_usual(logits, index, ignore_index, reduction, 0.0, 0.0, None, None)
+        not _is_usual(*call._replace(prior=None))
+        or not isinstance(index, Tensor)
         or logits.numel() == 0
         or logits.stride(1) != 1
         or index.stride(0) != 1
-        or _why_plain(logits) is not None
-        or _why_not_triton(logits, None) is not None
+        or choose(call).name != "triton"
     ):
         return None
-    *_, plan_of = _eager()
-    return plan_of(logits, index, ignore_index, reduction)
+    if call.prior is not None:
+        _checks.check_prior(call.prior, logits.shape[1])
+        if call.prior.stride(0) != 1:
+            return None
+    rows = _usual_rows(call)
+    return _kernels().plan_of(rows, float(call.anchor), call.prior)
 
 
 @functools.cache
-def _tuning() -> Any:
-    """The kernels' tunables; not imported before a call needs them."""
-    from gence.losses.backends.triton import tuning
+def _kernels() -> Any:
+    """The Triton kernels' front door, looked up once: a planned call must not import."""
+    from gence.losses.backends import triton
 
-    return tuning
+    return triton
 
 
-@functools.cache
-def _eager() -> tuple[Any, Any, Any]:
-    """The kernels' entries, imported where there is Triton, and looked up once: a call must not import."""
-    from gence.losses.backends.triton import eager
-    from gence.losses.backends.triton.plans import plan_of
-    from gence.losses.backends.triton.problem import problem_of
-
-    return problem_of, eager.loss, plan_of
+def _anchored(anchor: Any) -> bool:
+    return isinstance(anchor, Tensor) or (isinstance(anchor, _NUMBERS) and anchor > 0)
 
 
 def _unit_column_stride(values: Tensor) -> Tensor:

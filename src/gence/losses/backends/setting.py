@@ -20,7 +20,8 @@ from types import TracebackType
 BACKENDS = ("auto", "torch", "triton")
 ENVIRONMENT_VARIABLE = "GENCE_BACKEND"
 
-_current: str | None = None  # None: not set by a call, so the environment decides
+current: str | None = None
+"""The backend that was set; None before the first look at it, when the environment decides."""
 
 
 def get_backend() -> str:
@@ -30,10 +31,10 @@ def get_backend() -> str:
     >>> gence.get_backend()
     'auto'
     """
-    global _current
-    if _current is None:
-        _current = _checked(os.environ.get(ENVIRONMENT_VARIABLE, "auto"), ENVIRONMENT_VARIABLE)
-    return _current
+    global current
+    if current is None:
+        current = _checked(os.environ.get(ENVIRONMENT_VARIABLE, "auto"), ENVIRONMENT_VARIABLE)
+    return current
 
 
 class set_backend:
@@ -51,10 +52,10 @@ class set_backend:
     """
 
     def __init__(self, backend: str) -> None:
-        global _current
+        global current
         backend = _checked(backend, "backend")
         self._before = get_backend()
-        _current = backend
+        current = backend
 
     def __enter__(self) -> None:
         """Nothing more to do: the call itself has set the backend."""
@@ -63,8 +64,8 @@ class set_backend:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Put the former backend back."""
-        global _current
-        _current = self._before
+        global current
+        current = self._before
 
 
 def _checked(backend: str, name: str) -> str:

@@ -134,9 +134,9 @@ class MarginalMonitor:
             number = p.new_full((), p.shape[0], dtype=dtype)
         else:
             rows = prepare_rows(logits.detach(), target, None, ignore_index, "mean", 0.0)
-            p = rows.logits.softmax(1)
-            if rows.valid is not None:
-                p = p * rows.valid[:, None]
+            p, valid = rows.values().softmax(1), rows.valid()
+            if valid is not None:
+                p = p * valid[:, None]
             labels, number = class_mass(rows).to(dtype), rows.count().to(dtype)
         if self.prior is None:  # the labels are the prior: like is compared with like
             if labels is None and self._labels is not None:

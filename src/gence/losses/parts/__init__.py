@@ -5,10 +5,6 @@ from gence.losses.parts.ranks import Group, resolve_group, warn_of_lone_rank
 from gence.losses.parts.share import (
     Marginal,
     MarginalSource,
-    class_prior,
-    log_context_rows,
-    log_marginal,
-    marginal_divergence,
     share_of_batch,
 )
 
@@ -18,10 +14,6 @@ __all__ = [
     "Marginal",
     "MarginalSource",
     "RunningMarginal",
-    "class_prior",
-    "log_context_rows",
-    "log_marginal",
-    "marginal_divergence",
     "resolve_group",
     "share_of_batch",
     "warn_of_lone_rank",

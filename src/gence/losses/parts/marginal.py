@@ -67,7 +67,7 @@ class BatchMarginal:
         rows = prepare_part(input, target, self.weight, self.ignore_index, "mean", self.label_smoothing)
         _checks.check_context(context, rows.num_classes)
         log_context = None if context is None else log_context_rows(context, input)
-        part = marginal_of(rows, rows.logits.log_softmax(1), log_context)
+        part = marginal_of(rows, rows.values().log_softmax(1), log_context)
         if self._sum is not None and self._sum.mass.shape != part.mass.shape:
             raise ValueError(f"input: expected {self._sum.mass.shape[0]} classes as before, got {rows.num_classes}")
         self._sum = part if self._sum is None else merge(self._sum, part)

@@ -17,19 +17,19 @@ import torch
 from torch import Tensor
 
 from gence.losses import _checks
+from gence.losses.formula import anchor_term, class_prior, log_marginal, marginal_divergence
 from gence.losses.parts import ranks
 from gence.losses.targets import (
     Rows,
     Target,
     class_mass,
-    column_logsumexp,
     compute_dtype,
     flatten_logits,
     loss_dtype,
     mean_denominator,
     prepare_rows,
     target_mass,
-    target_ratio,
+    target_sum,
 )
 
 _ONE_DERIVATIVE = (
@@ -95,28 +95,33 @@ def share_of_batch(
     _checks.check_context(context, K)
     if marginal is not None:
         marginal.check_terms(K, weight, ignore_index, label_smoothing)
-    log_p = rows.logits.log_softmax(1)  # (n, K)
+    valid = rows.valid()  # (n,)
+    log_p = rows.values().log_softmax(1)  # (n, K)
     log_context = None if context is None else log_context_rows(context, input)  # (m, K)
 
     def part() -> tuple[Marginal, int]:
         own = marginal_of(rows, log_p.detach(), None if log_context is None else log_context.detach())
         if process_group is None:
             return own, 1
-        terms = ranks.Terms.of(K, rows.logits.dtype, reduction, ignore_index, label_smoothing, anchor, weight, prior)
+        terms = ranks.Terms.of(K, rows.computed, reduction, ignore_index, label_smoothing, anchor, weight, prior)
         return over_ranks(own, terms, process_group)
 
     whole, world_size = part() if marginal is None else marginal.whole(part, process_group)
     whole = Marginal(*(value.detach().to(log_p) for value in whole))
 
     anchored = isinstance(anchor, Tensor) or anchor > 0
-    losses = target_ratio(rows, whole.log_sums, log_p)  # (n,)
+    if rows.dense:  # the difference first: of a class that all rows mask, sums of the logarithms have no digits for it
+        losses = target_sum(rows, whole.log_sums - log_p)  # (n,)
+    else:
+        losses = target_sum(rows, whole.log_sums) - target_sum(rows, log_p)  # (n,)
     attraction = whole.mass  # (K,) with what weight S_k's rows are held responsible for log S_k
     if anchored:
         pi = class_prior(whole.mass, prior)
-        losses = losses + anchor * target_mass(rows) * marginal_divergence(pi, whole.log_sums, whole.total)
+        divergence = marginal_divergence(pi, whole.log_sums, whole.total)
+        losses = losses + anchor_term(anchor, divergence) * target_mass(rows)
         attraction = attraction - anchor * whole.mass.sum() * pi
     attraction = attraction.detach()  # it is a factor of the logits' gradient; the anchor's own is in the loss already
-    losses = losses + _gradient_only(_responsibility(log_p, rows.valid, whole.log_sums, attraction))
+    losses = losses + _gradient_only(_responsibility(log_p, valid, whole.log_sums, attraction))
     # The context has no loss of its own, so its gradient rides on the rows' losses.
     riding = log_p.new_zeros(())
     if log_context is not None:
@@ -144,15 +149,15 @@ def prepare_part(
     _checks.check_label_smoothing(label_smoothing)
     K = input.shape[1]
     _checks.check_weight(weight, K)
-    dtype = compute_dtype(input)
     return Rows(
-        logits=input.movedim(1, -1).reshape(0, K).to(dtype),
+        logits=flatten_logits(input),
         index=torch.zeros(0, dtype=torch.long, device=input.device),
         probs=None,
         two_hot=None,
-        valid=torch.zeros(0, dtype=torch.bool, device=input.device),
-        weight=None if weight is None else weight.to(dtype),
+        weight=weight,
+        ignore_index=ignore_index,
         label_smoothing=float(label_smoothing),
+        reduction=reduction,
         shape=torch.Size((input.shape[0], *input.shape[2:])),
         dtype=loss_dtype(input),
     )
@@ -163,21 +168,10 @@ def log_context_rows(context: Tensor, input: Tensor) -> Tensor:
     return flatten_logits(context).to(compute_dtype(input)).log_softmax(1)
 
 
-def log_marginal(log_p: Tensor, valid: Tensor | None, log_context: Tensor | None) -> Tensor:
-    """log S_k, the log of the summed predictions, in log space so that no class underflows -> (K,)."""
-    if valid is not None:
-        log_p = log_p.masked_fill(~valid[:, None], -torch.inf)
-    if log_context is not None:
-        log_p = torch.cat([log_p, log_context])
-    if log_p.shape[0] == 0:
-        return log_p.new_full((log_p.shape[1],), -torch.inf)
-    return column_logsumexp(log_p)
-
-
 def marginal_of(rows: Rows, log_p: Tensor, log_context: Tensor | None) -> Marginal:
     """The marginal of these rows alone."""
     total = rows.count() + (0 if log_context is None else log_context.shape[0])
-    return Marginal(log_marginal(log_p, rows.valid, log_context), class_mass(rows), mean_denominator(rows), total)
+    return Marginal(log_marginal(log_p, rows.valid(), log_context), class_mass(rows), mean_denominator(rows), total)
 
 
 def merge(first: Marginal, second: Marginal) -> Marginal:
@@ -197,22 +191,6 @@ def over_ranks(own: Marginal, terms: ranks.Terms, process_group: ranks.Group) ->
     scalars = torch.stack([own.denominator, own.total])
     log_sums, mass, (denominator, total) = ranks.add_over_ranks(own.log_sums, own.mass, scalars, group)
     return Marginal(log_sums, mass, denominator, total), group.size()
-
-
-def class_prior(mass: Tensor, prior: Tensor | None) -> Tensor:
-    """The anchor's prior: the given one, or the batch's own (weighted) label distribution -> (K,)."""
-    if prior is not None:
-        return prior.to(mass.dtype)
-    return mass / mass.sum().clamp_min(torch.finfo(mass.dtype).tiny)
-
-
-def marginal_divergence(pi: Tensor, log_s: Tensor, total: Tensor) -> Tensor:
-    """KL(pi || S/total) in nats; 0 where no row takes part."""
-    # Classes without prior mass add 0, also where log S is -inf.
-    cross = torch.where(pi > 0, pi * log_s.masked_fill(pi <= 0, 0.0), 0.0).sum()
-    log_pi = pi.masked_fill(pi <= 0, 1.0).log()  # masked before the log, whose slope at 0 would be infinite
-    divergence = (pi * log_pi).sum() - cross + pi.sum() * total.log()
-    return torch.where(total > 0, divergence, 0.0)
 
 
 def _responsibility(log_p: Tensor, valid: Tensor | None, log_s: Tensor, attraction: Tensor) -> Tensor:

@@ -9,7 +9,14 @@ from torch import Tensor
 
 from gence._triton import launch, multiprocessors, power_of_two
 from gence.losses.backends.triton import tuning
-from gence.losses.backends.triton.kernels import group, long_rows, row_tiles, stream_backward
+from gence.losses.backends.triton.kernels import (
+    group_backward,
+    group_labels,
+    long_rows_backward,
+    rows_backward,
+    stream_gradient,
+    stream_pulls,
+)
 from gence.losses.backends.triton.layout import (
     alignment,
     group_layout,
@@ -19,7 +26,9 @@ from gence.losses.backends.triton.layout import (
     row_layout,
     stream_plan,
 )
-from gence.losses.backends.triton.problem import INDEX, NO_TARGET, NONE, WITHOUT_ANCHOR, Problem, target_arguments
+from gence.losses.backends.triton.problem import NO_TARGET, NONE, WITHOUT_ANCHOR, Problem, target_arguments
+from gence.losses.formula import anchor_term, class_prior, marginal_divergence
+from gence.losses.targets import class_mass, target_sum
 
 _LABEL_ROWS = 128  # rows of a program that writes labels' gradients
 
@@ -42,11 +51,11 @@ def gradient(
         tile_rows, columns, programs, warps = layout
         static: tuple[Any, ...] = (K, padded, alignment(values), tile_rows, columns, *settings)
         key: tuple[Any, ...] = (problem_key(source, values, static), upstream.dtype)
-        launch(row_tiles.rows_backward, programs, warps, key, (*common, grad, *sizes, *static))
+        launch(rows_backward, programs, warps, key, (*common, grad, *sizes, *static))
     elif tune.long_columns >= K:
         static = (K, padded, alignment(values), min(tune.long_part, power_of_two(K)), *settings)
         key = (problem_key(source, values, static), upstream.dtype)
-        launch(long_rows.long_rows_backward, n, tune.long_warps, key, (*common, grad, *sizes, *static))
+        launch(long_rows_backward, n, tune.long_warps, key, (*common, grad, *sizes, *static))
     elif (group := group_layout(values, source)) is not None:
         _by_groups(source, values, classes, stats, upstream, grad, group, per_row)
     else:
@@ -75,7 +84,7 @@ def _by_groups(
     args += (n, values.stride(0) * values.element_size() // 4)
     for log_space in (False, True):
         launch(
-            group.group_backward,
+            group_backward,
             layout["programs"],
             tune.group_warps,
             (problem_key(problem, values, static), upstream.dtype, log_space),
@@ -87,7 +96,7 @@ def _by_groups(
         static = (K, padded, _LABEL_ROWS, mode, weighted, per_row)
         key = (problem_key(problem, values, static), upstream.dtype)
         args = (values, *targets[:4], classes, stats, upstream, pulls, grad, n, values.stride(0))
-        launch(group.group_labels, -(-n // _LABEL_ROWS), 4, key, (*args, *static))
+        launch(group_labels, -(-n // _LABEL_ROWS), 4, key, (*args, *static))
 
 
 def _by_streams(
@@ -117,53 +126,38 @@ def _by_streams(
     whole += (n, values.stride(0), *targets[4:])
     static = (*cut, tune.backward_rows, plan["C"], mode, weighted, smooth, per_row, tune.backward_stages)
     for kernel, args, fixed in (
-        (stream_backward.stream_pulls, sums, sums_static),
-        (stream_backward.stream_gradient, whole, static),
+        (stream_pulls, sums, sums_static),
+        (stream_gradient, whole, static),
     ):
         for log_space in (False, True):
             key = (problem_key(problem, values, fixed), upstream.dtype, log_space)
             launch(kernel, programs, tune.stream_warps, key, (*args, *fixed, log_space), tune.backward_registers)
 
 
-_TINY = torch.finfo(torch.float32).tiny
-
-
 def row_losses(problem: Problem, logits: Tensor, m: int, classes: Tensor, stats: Tensor) -> Tensor:
     """Each row's loss (n,), float32."""
     n, K = logits.shape
     padded = padded_classes(K)
+    rows = problem.rows(logits)
     log_s = classes[2 * padded : 2 * padded + K]
     tau = stats[3 * n : 4 * n]
-    losses = stats[2 * n : 3 * n] + problem.target_of(logits, log_s)
+    losses = stats[2 * n : 3 * n] + target_sum(rows, log_s)
     if problem.anchor_kind == WITHOUT_ANCHOR:
         return losses
-    pi = _prior(problem, K)
-    total = _taking_part(problem, n) + m
-    divergence = torch.xlogy(pi, pi).sum() - (pi * log_s).sum() + pi.sum() * torch.log(total.clamp_min(1.0))
-    return losses + problem.anchor * tau * torch.where(total > 0, divergence, 0.0)
+    divergence = marginal_divergence(class_prior(class_mass(rows), problem.prior), log_s, rows.count() + m)
+    return losses + anchor_term(problem.anchor, divergence) * tau
 
 
 def row_weighted_classes(problem: Problem, logits: Tensor, classes: Tensor, stats: Tensor, of_row: Tensor) -> Tensor:
     """The class coefficients for a gradient that differs between rows: T_k = w_k sum_i g_i t_ik."""
     n, K = logits.shape
     padded = padded_classes(K)
-    pull = problem.masses(K, of_row)
+    rows = problem.rows(logits)
+    pull = class_mass(rows, of_row)
     if problem.anchor_kind != WITHOUT_ANCHOR:
-        pull = pull - problem.anchor * (of_row * stats[3 * n : 4 * n]).sum() * _prior(problem, K)
+        pi = class_prior(class_mass(rows), problem.prior)
+        pull = pull - problem.anchor * (of_row * stats[3 * n : 4 * n]).sum() * pi
     beyond = classes[3 * padded : 3 * padded + K]
     weighted = classes.clone()
     weighted[:K] = torch.where(beyond == 0, 0.0, pull / beyond)
     return weighted
-
-
-def _prior(problem: Problem, K: int) -> Tensor:
-    if problem.prior is not None:
-        return problem.prior.float()
-    mass = problem.masses(K)
-    return mass / mass.sum().clamp_min(_TINY)
-
-
-def _taking_part(problem: Problem, n: int) -> Tensor:
-    if problem.mode == INDEX:
-        return (problem.first != problem.ignore_index).sum().float()
-    return torch.full((), float(n), device=problem.first.device)

@@ -7,32 +7,34 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gence.losses.backends.second import differentiable_gradients, needs_plain_gradient
 from gence.losses.backends.triton import forward
 from gence.losses.backends.triton.problem import Problem
-from gence.losses.targets import compute_dtype, needs_plain_gradient
+from gence.losses.targets import Rows
 
 
-def loss(logits: Tensor, context: Tensor | None, problem: Problem, dtype: torch.dtype) -> Tensor:
+def eager_loss(rows: Rows, problem: Problem, context: Tensor | None) -> Tensor:
     """The loss of rows of logits (n, K) with unit column stride."""
+    logits = rows.logits
     if logits.is_cuda and logits.device.index != torch.cuda.current_device():
         with torch.cuda.device(logits.device):
-            return _loss(logits, context, problem, dtype)
-    return _loss(logits, context, problem, dtype)
+            return _loss(logits, context, problem)
+    return _loss(logits, context, problem)
 
 
-def _loss(logits: Tensor, context: Tensor | None, problem: Problem, dtype: torch.dtype) -> Tensor:
+def _loss(logits: Tensor, context: Tensor | None, problem: Problem) -> Tensor:
     needs_grad = logits.requires_grad or (context is not None and context.requires_grad)
     if needs_grad and torch.is_grad_enabled():
-        return _FusedLoss.apply(logits, context, problem, dtype)  # type: ignore[no-any-return]
-    return forward.forward(problem, logits, context, dtype, with_grad=False)[0]
+        return _FusedLoss.apply(logits, context, problem)  # type: ignore[no-any-return]
+    return forward.forward(problem, logits, context, with_grad=False)[0]
 
 
 class _FusedLoss(torch.autograd.Function):
     """Loss forward; gradient backward, or the plain path's where the gradient must be differentiable itself."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, context: Tensor | None, problem: Problem, dtype: torch.dtype) -> Tensor:
-        value, saved = forward.forward(problem, logits, context, dtype, with_grad=True)
+    def forward(ctx: Any, logits: Tensor, context: Tensor | None, problem: Problem) -> Tensor:
+        value, saved = forward.forward(problem, logits, context, with_grad=True)
         # Constants are saved too: autograd then notices if somebody writes into them before the backward pass.
         anchor = problem.anchor if isinstance(problem.anchor, Tensor) else None
         constants = (problem.first, problem.second, problem.share, problem.weight, problem.prior, anchor)
@@ -42,12 +44,14 @@ class _FusedLoss(torch.autograd.Function):
         return value
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         logits, context, *saved = ctx.saved_tensors
         need_logits, need_context = ctx.needs_input_grad[:2]
         if needs_plain_gradient(upstream):
+            problem: Problem = ctx.problem
+            rows, needed = problem.rows(logits), (need_logits, need_context)
             of_logits, of_context = differentiable_gradients(
-                ctx.problem, logits, context, upstream, need_logits, need_context
+                rows, problem.anchor, problem.prior, context, upstream, needed
             )
         else:
             of_logits, of_context = forward.backward(
@@ -58,18 +62,4 @@ class _FusedLoss(torch.autograd.Function):
                 context,
                 need_context,
             )
-        return of_logits if need_logits else None, of_context, None, None
-
-
-def differentiable_gradients(
-    problem: Problem, logits: Tensor, context: Tensor | None, upstream: Tensor, need_logits: bool, need_context: bool
-) -> tuple[Tensor | None, Tensor | None]:
-    """The gradient by plain operations, for a second derivative."""
-    from gence.losses.generative import plain_loss
-
-    with torch.enable_grad():
-        # A half type's loss could not hold a scaled upstream gradient.
-        value = plain_loss(logits.to(compute_dtype(logits)), **problem.arguments(), context=context)
-    wanted = [t for t, needed in ((logits, need_logits), (context, need_context)) if needed and t is not None]
-    grads = list(torch.autograd.grad(value, wanted, upstream.to(value.dtype), create_graph=True))
-    return grads.pop(0) if need_logits else None, grads.pop(0) if need_context else None
+        return of_logits if need_logits else None, of_context, None

@@ -10,7 +10,15 @@ from torch import Tensor
 from gence._triton import launch, multiprocessors, power_of_two
 from gence.losses.backends.triton import tuning
 from gence.losses.backends.triton.backward import gradient, row_losses, row_weighted_classes
-from gence.losses.backends.triton.kernels import finish as _finalise, row_tiles, stream_forward, tiny
+from gence.losses.backends.triton.kernels import (
+    finalise,
+    finish_columns,
+    rows_forward,
+    stream_columns,
+    stream_rows,
+    tiny_kernel,
+    tiny_warps,
+)
 from gence.losses.backends.triton.layout import (
     alignment,
     class_floats,
@@ -33,6 +41,7 @@ from gence.losses.backends.triton.problem import (
     Problem,
     target_arguments,
 )
+from gence.losses.targets import label_counts
 
 _MANY_ROWS = 1 << 20  # from here on a float32 sum of one number a row has lost more digits than the loss may
 
@@ -46,13 +55,12 @@ def is_tiny(logits: Tensor, context: Tensor | None, reduction: int) -> bool:
     return context is None and reduction != NONE and power_of_two(n) * power_of_two(K) <= limit
 
 
-def forward(
-    problem: Problem, logits: Tensor, context: Tensor | None, dtype: torch.dtype, with_grad: bool
-) -> tuple[Tensor, Saved]:
-    """The loss in ``dtype`` and what :func:`backward` needs."""
+def forward(problem: Problem, logits: Tensor, context: Tensor | None, with_grad: bool) -> tuple[Tensor, Saved]:
+    """The loss and what :func:`backward` needs."""
     if is_tiny(logits, context, problem.reduction):
-        return _tiny_forward(problem, logits, dtype, with_grad)
+        return _tiny_forward(problem, logits, with_grad)
     n, K = logits.shape
+    dtype = problem.dtype
     m = 0 if context is None else context.shape[0]
     padded = padded_classes(K)
     partial = torch.are_deterministic_algorithms_enabled()
@@ -70,7 +78,7 @@ def forward(
     costs = own.slots if merged else 0
     sums = torch.zeros(counters_at + counters + costs, dtype=torch.float32, device=logits.device)
     if not count:
-        sums[padded : padded + K] = problem.counts(K)
+        sums[padded : padded + K] = label_counts(problem.rows(logits))
     stats = torch.empty(4 * n, dtype=torch.float32, device=logits.device)
     classes = torch.empty(class_floats(K), dtype=torch.float32, device=logits.device)
     loss = torch.empty((), dtype=torch.float32 if problem.reduction == NONE else dtype, device=logits.device)
@@ -82,7 +90,7 @@ def forward(
     anchor_at, anchor = (problem.anchor, 0.0) if tensor_anchor else (logits, float(problem.anchor))
     reduction = MEAN if problem.reduction == MEAN else SUM
     if merged:
-        last = (classes, loss, counters_at, row_tiles.finish_columns(K), reduction)
+        last = (classes, loss, counters_at, finish_columns(K), reduction)
         own.run(sums, stats, counters_at + 1, count, last)
     else:
         own.run(sums, stats, counters_at + 1, count)
@@ -101,7 +109,7 @@ def forward(
         rows = logits if context is None else context
         args: tuple[Any, ...] = (logits, rows, sums, stats, context_stats, classes, loss, weight, prior, anchor_at)
         args += (n, m, logits.stride(0), rows.stride(0), slots, counters_at, problem.smoothing, anchor)
-        launch(_finalise.finalise, programs, 4, key, (*args, *static))
+        launch(finalise, programs, 4, key, (*args, *static))
     if problem.reduction == NONE:
         loss = row_losses(problem, logits, m, classes, stats).to(dtype)
     return loss, (classes, stats, context_stats)
@@ -127,10 +135,10 @@ def backward(
     return grad, gradient(problem, context, classes, context_stats, upstream, is_context=True)
 
 
-def _tiny_forward(problem: Problem, logits: Tensor, dtype: torch.dtype, with_grad: bool) -> tuple[Tensor, Saved]:
+def _tiny_forward(problem: Problem, logits: Tensor, with_grad: bool) -> tuple[Tensor, Saved]:
     n, K = logits.shape
     rows, columns = power_of_two(n), power_of_two(K)
-    loss = torch.empty((), dtype=dtype, device=logits.device)
+    loss = torch.empty((), dtype=problem.dtype, device=logits.device)
     # In float32 also for half types, so that the product with the upstream gradient is rounded once.
     grad = torch.empty((n, K) if with_grad else (0,), dtype=torch.float32, device=logits.device)
     static = (
@@ -149,10 +157,10 @@ def _tiny_forward(problem: Problem, logits: Tensor, dtype: torch.dtype, with_gra
     )
     tensor_anchor = problem.anchor_kind == TENSOR_ANCHOR
     launch(
-        tiny.tiny_kernel,
+        tiny_kernel,
         1,
-        tiny.warps(rows * columns),
-        (tensor_key(logits), dtype, problem.key, static),
+        tiny_warps(rows * columns),
+        (tensor_key(logits), problem.dtype, problem.key, static),
         (
             logits,
             problem.first,
@@ -208,7 +216,7 @@ class _Sweep:
             args = (values, *targets[:4], sums, stats, classes, loss)
             args += (n, values.stride(0), *targets[4:], counter_at, *static)
             key = (problem_key(problem, values, static), loss.dtype)
-            launch(row_tiles.rows_forward, programs, warps, key, args)
+            launch(rows_forward, programs, warps, key, args)
             return
         plan = self.plan
         parts = stats
@@ -220,8 +228,8 @@ class _Sweep:
         key = problem_key(problem, values, static)
         args = (values, *targets[:4], sums, stats, parts, n, values.stride(0), targets[4], counters_at, targets[5])
         programs = multiprocessors(values.device) * tune.stream_per_sm
-        launch(stream_forward.stream_rows, programs, tune.stream_warps, key, (*args, *static), tune.stream_registers)
+        launch(stream_rows, programs, tune.stream_warps, key, (*args, *static), tune.stream_registers)
         static = (*sizes, plan["R"], plan["C"], self.partial, stages)
         key = problem_key(None, values, static)
         args = (values, sums, stats, n, values.stride(0), counters_at)
-        launch(stream_forward.stream_columns, programs, tune.stream_warps, key, (*args, *static), tune.stream_registers)
+        launch(stream_columns, programs, tune.stream_warps, key, (*args, *static), tune.stream_registers)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gence._triton import multiprocessors, power_of_two, side_by_side
 from gence.losses.backends.triton import tuning
-from gence.losses.backends.triton.kernels.tiles import VECTORS
+from gence.losses.backends.triton.kernels import VECTORS
 from gence.losses.backends.triton.problem import PROBS, Problem
 
 _SCALARS = 16  # floats behind the class vectors that hold scalars

@@ -11,13 +11,14 @@ from torch import Tensor
 from gence.losses.backends.triton import forward, tuning
 from gence.losses.backends.triton.layout import class_floats
 from gence.losses.backends.triton.problem import NONE, Problem
+from gence.losses.targets import Rows
 
 
-def loss(logits: Tensor, context: Tensor | None, problem: Problem, dtype: torch.dtype) -> Tensor:
-    """The loss of rows of logits (n, K), through ``torch.ops.gence``."""
+def compiled_loss(rows: Rows, problem: Problem, context: Tensor | None) -> Tensor:
+    """The loss of rows of logits (n, K) with unit column stride, through ``torch.ops.gence``."""
     tensor_anchor = problem.anchor if isinstance(problem.anchor, Tensor) else None
     value: Tensor = torch.ops.gence.gen_cross_entropy(
-        logits,
+        rows.logits,
         context,
         problem.first,
         problem.second,
@@ -30,7 +31,7 @@ def loss(logits: Tensor, context: Tensor | None, problem: Problem, dtype: torch.
         problem.ignore_index,
         problem.reduction,
         problem.smoothing,
-        dtype,
+        problem.dtype,
         tuning.fingerprint(),
     )[0]
     return value
@@ -61,9 +62,9 @@ def _forward(
     """
     del made_for
     strength = anchor if tensor_anchor is None else tensor_anchor
-    problem = Problem(mode, first, second, share, weight, prior, strength, ignore_index, reduction, smoothing)
+    problem = Problem(mode, first, second, share, weight, prior, strength, ignore_index, reduction, smoothing, dtype)
     with _on(logits):
-        value, (classes, stats, context_stats) = forward.forward(problem, logits, context, dtype, True)
+        value, (classes, stats, context_stats) = forward.forward(problem, logits, context, True)
     nothing = classes.new_empty(0)  # an operator's outputs may not share memory
     if stats is classes:
         return value, classes, nothing, classes.new_empty(0)
@@ -123,7 +124,9 @@ def _backward(
 ) -> tuple[Tensor, Tensor]:
     """Gradients of logits and context (empty where not needed)."""
     strength = anchor if tensor_anchor is None else tensor_anchor
-    problem = Problem(mode, first, second, share, weight, prior, strength, ignore_index, reduction, smoothing)
+    problem = Problem(
+        mode, first, second, share, weight, prior, strength, ignore_index, reduction, smoothing, logits.dtype
+    )
     saved = (classes, stats, context_stats)
     with _on(logits):
         grad, of_context = forward.backward(problem, saved, upstream, logits, context, need_context)

@@ -1,4 +1,4 @@
-"""The usual call: rows, class indices and nothing else, where Python is most of the cost of a small problem.
+"""The usual call: rows, class indices and numbers, where Python is most of the cost of a small problem.
 
 It launches the kernels that the general call would launch, with the same arguments. But whatever depends on sizes,
 types and settings alone is made once for all calls of a kind (a plan; `dispatch` keeps it), and the autograd
@@ -9,6 +9,7 @@ the general call's Python.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,41 +17,55 @@ from torch import Tensor
 from triton import knobs
 
 from gence._triton import launch, power_of_two
+from gence.losses.backends.second import differentiable_gradients, needs_plain_gradient
 from gence.losses.backends.triton import tuning
-from gence.losses.backends.triton.eager import differentiable_gradients
-from gence.losses.backends.triton.kernels import row_tiles, tiny
-from gence.losses.backends.triton.layout import alignment, class_floats, padded_classes, row_layout, tensor_key
-from gence.losses.backends.triton.problem import INDEX, MEAN, SUM, WITHOUT_ANCHOR, problem_of
-from gence.losses.targets import loss_dtype, needs_plain_gradient
+from gence.losses.backends.triton.kernels import (
+    finalise,
+    finish_columns,
+    rows_backward,
+    rows_forward,
+    tiny_kernel,
+    tiny_warps,
+)
+from gence.losses.backends.triton.layout import (
+    alignment,
+    class_floats,
+    finalise_layout,
+    padded_classes,
+    row_layout,
+    tensor_key,
+)
+from gence.losses.backends.triton.problem import FLOAT_ANCHOR, INDEX, MEAN, SUM, WITHOUT_ANCHOR
+from gence.losses.targets import Rows
 
 _hooks: Any = knobs.runtime
 _FILLED_BYTES = 1 << 20  # to fill as many takes the device less time than it takes the host to tell which must be zero
 
 
-def plan_of(logits: Tensor, index: Tensor, ignore_index: int, reduction: str) -> Plan | None:
+def plan_of(rows: Rows, anchor: float, prior: Tensor | None) -> Plan | None:
     """How to compute the loss of such rows, or None where the general call has to do it.
 
     Args:
-        logits: (n, K) with unit column stride.
-        index: class indices (n,), int64, with unit stride.
-        ignore_index: rows with this index take no part.
-        reduction: "mean", "sum" or "none".
+        rows: logits with unit column stride and class indices, int64, with unit stride; no class weights.
+        anchor: strength of the anchor.
+        prior: its class distribution (K,), with unit stride.
 
     Returns:
-        A plan: ``plan.apply(logits, index, plan)`` is the loss, for all tensors of these sizes, strides, types and
-        alignments, while they are on the current device, need a gradient, and the settings are what they are now.
+        A plan: ``plan.apply(logits, index, prior, plan)`` is the loss, for all tensors of these sizes, strides, types
+        and alignments, while they are on the current device, need a gradient, and the settings are what they are now.
     """
+    logits = rows.logits
     n, K = logits.shape
     tune = tuning.current()
-    if reduction == "none":
+    if rows.reduction == "none" or rows.index is None:
         return None
     if power_of_two(n) * power_of_two(K) <= tune.tiny_elements:
-        return _TinyPlan(logits, index, ignore_index, reduction)
+        return _TinyPlan(rows, rows.index, anchor, prior)
     layout = row_layout(logits)
     # Sums in a fixed order need a slot for each program: a plan's one buffer would hold them until the backward pass.
     if layout is None or layout[1] > tune.rows_elements or torch.are_deterministic_algorithms_enabled():
         return None
-    return _RowsPlan(logits, index, ignore_index, reduction, layout)
+    return _RowsPlan(rows, rows.index, anchor, prior, layout)
 
 
 class _Kernel:
@@ -114,18 +129,21 @@ class Plan:
 
     apply: Callable[..., Tensor]
 
-    def __init__(self, logits: Tensor, index: Tensor, ignore_index: int, reduction: str) -> None:
+    def __init__(self, rows: Rows, index: Tensor, anchor: float, prior: Tensor | None) -> None:
+        logits = rows.logits
         n, K = logits.shape
         self.shape, self.strides, self.empty = (n, K), (K, 1), _allocator(logits.device)
-        self.dtype, self.loss_dtype = logits.dtype, loss_dtype(logits)
-        self.types = (tensor_key(logits), self.loss_dtype, tensor_key(index))
-        self.ignore_index, self.reduction = ignore_index, reduction
-        self.kind = MEAN if reduction == "mean" else SUM
+        self.dtype, self.loss_dtype = logits.dtype, rows.dtype
+        self.types = (tensor_key(logits), self.loss_dtype, tensor_key(index), prior is not None and tensor_key(prior))
+        self.rows = replace(rows, logits=logits.detach()[:0], index=index[:0])  # a plan holds no batch
+        self.anchor, self.kind = anchor, MEAN if rows.reduction == "mean" else SUM
+        self.anchor_kind = FLOAT_ANCHOR if anchor > 0 else WITHOUT_ANCHOR
+        self.has_prior, self.smooth = anchor > 0 and prior is not None, rows.label_smoothing > 0
 
-    def plain_gradient(self, logits: Tensor, index: Tensor, upstream: Tensor) -> Tensor | None:
+    def plain_gradient(self, logits: Tensor, index: Tensor, prior: Tensor | None, upstream: Tensor) -> Tensor | None:
         """The gradient by plain operations."""
-        problem = problem_of(index, None, self.ignore_index, self.reduction, 0.0, 0.0, None, logits)
-        return differentiable_gradients(problem, logits, None, upstream, True, False)[0]
+        rows = replace(self.rows, logits=logits, index=index, shape=index.shape)
+        return differentiable_gradients(rows, self.anchor, prior, None, upstream, (True, False))[0]
 
 
 def _direct(function: type[torch.autograd.Function]) -> Callable[..., Tensor]:
@@ -136,71 +154,80 @@ def _direct(function: type[torch.autograd.Function]) -> Callable[..., Tensor]:
 
 class _TinyLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, index: Tensor, plan: _TinyPlan) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, index: Tensor, prior: Tensor | None, plan: _TinyPlan) -> Tensor:
         loss = plan.empty((), (), plan.loss_dtype)
         # In float32 also for half types, so that the product with the upstream gradient is rounded once.
         grad = plan.empty(plan.shape, plan.strides, torch.float32)
         kernel = plan.kernel
         if kernel.public is None:
-            kernel.first(logits, index, None, None, None, None, None, loss, grad)
+            kernel.first(logits, index, None, None, None, prior, None, loss, grad)
         else:
             labels, to = index.data_ptr(), grad.data_ptr()
-            kernel.direct(logits.data_ptr(), labels, None, None, None, None, None, loss.data_ptr(), to)
-        ctx.save_for_backward(logits, grad, index)
+            of_prior = None if prior is None else prior.data_ptr()
+            kernel.direct(logits.data_ptr(), labels, None, None, None, of_prior, None, loss.data_ptr(), to)
+        ctx.save_for_backward(logits, grad, index, prior)
         ctx.plan = plan
         return loss
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, None, None]:
-        logits, grad, index = ctx.saved_tensors
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, None, None, None]:
+        logits, grad, index, prior = ctx.saved_tensors
         plan: _TinyPlan = ctx.plan
         if needs_plain_gradient(upstream):
-            return plan.plain_gradient(logits, index, upstream), None, None
+            return plan.plain_gradient(logits, index, prior, upstream), None, None, None
         if plan.dtype == torch.float32:
-            return grad * upstream, None, None
-        return torch.mul(grad, upstream, out=plan.empty(plan.shape, plan.strides, plan.dtype)), None, None
+            return grad * upstream, None, None, None
+        return torch.mul(grad, upstream, out=plan.empty(plan.shape, plan.strides, plan.dtype)), None, None, None
 
 
 class _TinyPlan(Plan):
     apply = _direct(_TinyLoss)
 
-    def __init__(self, logits: Tensor, index: Tensor, ignore_index: int, reduction: str) -> None:
-        super().__init__(logits, index, ignore_index, reduction)
+    def __init__(self, rows: Rows, index: Tensor, anchor: float, prior: Tensor | None) -> None:
+        super().__init__(rows, index, anchor, prior)
+        logits = rows.logits
         n, K = logits.shape
-        rows, columns = power_of_two(n), power_of_two(K)
-        sizes = (n, logits.stride(0), 1, 0.0, 0.0)
-        # No weight, smoothing, anchor or prior; with the gradient.
-        static: tuple[Any, ...] = (K, alignment(logits), rows, columns, INDEX, ignore_index)
-        static += (False, False, WITHOUT_ANCHOR, False, self.kind, True)
-        self.kernel = _Kernel(tiny.tiny_kernel, 1, tiny.warps(rows * columns), self.types, sizes, static)
+        padded_rows, columns = power_of_two(n), power_of_two(K)
+        sizes = (n, logits.stride(0), 1, rows.label_smoothing, anchor)
+        # No weight; with the gradient.
+        static: tuple[Any, ...] = (K, alignment(logits), padded_rows, columns, INDEX, rows.ignore_index)
+        static += (False, self.smooth, self.anchor_kind, self.has_prior, self.kind, True)
+        warps = tiny_warps(padded_rows * columns)
+        self.kernel = _Kernel(tiny_kernel, 1, warps, self.types, sizes, static)
 
 
 class _RowsLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, index: Tensor, plan: _RowsPlan) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, index: Tensor, prior: Tensor | None, plan: _RowsPlan) -> Tensor:
         # One allocation for the sums, which start from zero, and for what the backward pass needs.
         buffer = plan.empty(plan.size, (1,), torch.float32)
         (buffer if plan.zero_all else buffer[: plan.stats_at]).zero_()
         loss = plan.empty((), (), plan.loss_dtype)
-        kernel = plan.forward
+        kernel, last = plan.forward, plan.last
         if kernel.public is None:
             sums, stats, classes = plan.parts(buffer)
             kernel.first(logits, index, None, None, None, sums, stats, classes, loss)
+            if last is not None:
+                last.first(logits, None, sums, stats, None, classes, loss, None, prior, None)
         else:
             at = buffer.data_ptr()
             stats_at, classes_at = at + plan.stats_byte, at + plan.classes_byte
             labels = index.data_ptr()
-            kernel.direct(logits.data_ptr(), labels, None, None, None, at, stats_at, classes_at, loss.data_ptr())
-        ctx.save_for_backward(logits, index, buffer)
+            of_logits, of_loss = logits.data_ptr(), loss.data_ptr()
+            kernel.direct(of_logits, labels, None, None, None, at, stats_at, classes_at, of_loss)
+            if last is not None:
+                of_prior = None if prior is None else prior.data_ptr()
+                last.direct(of_logits, None, at, stats_at, None, classes_at, of_loss, None, of_prior, None)
+        ctx.save_for_backward(logits, index, buffer, prior)
         ctx.plan = plan
         return loss
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, None, None]:
-        logits, index, buffer = ctx.saved_tensors
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, None, None, None]:
+        logits, index, buffer, prior = ctx.saved_tensors
         plan: _RowsPlan = ctx.plan
         if needs_plain_gradient(upstream):
-            return plan.plain_gradient(logits, index, upstream), None, None
+            return plan.plain_gradient(logits, index, prior, upstream), None, None, None
         grad = plan.empty(plan.shape, plan.strides, plan.dtype)
         kernel = plan.backward
         if kernel.public is None:
@@ -211,16 +238,17 @@ class _RowsLoss(torch.autograd.Function):
             stats_at, classes_at = at + plan.stats_byte, at + plan.classes_byte
             of_loss, to = upstream.data_ptr(), grad.data_ptr()
             kernel.direct(logits.data_ptr(), index.data_ptr(), None, None, None, classes_at, stats_at, of_loss, to)
-        return grad, None, None
+        return grad, None, None, None
 
 
 class _RowsPlan(Plan):
     apply = _direct(_RowsLoss)
 
     def __init__(
-        self, logits: Tensor, index: Tensor, ignore_index: int, reduction: str, layout: tuple[int, int, int, int]
+        self, rows: Rows, index: Tensor, anchor: float, prior: Tensor | None, layout: tuple[int, int, int, int]
     ) -> None:
-        super().__init__(logits, index, ignore_index, reduction)
+        super().__init__(rows, index, anchor, prior)
+        logits = rows.logits
         n, K = logits.shape
         tile_rows, columns, programs, warps = layout
         padded = padded_classes(K)
@@ -231,15 +259,25 @@ class _RowsPlan(Plan):
         self.size = (self.stats_at + 4 * n,)
         self.zero_all = 4 * self.size[0] <= _FILLED_BYTES
         self.classes_byte, self.stats_byte = 4 * self.classes_at, 4 * self.stats_at
+        stride, eps = logits.stride(0), rows.label_smoothing
         tile = (K, padded, alignment(logits), tile_rows, columns)
-        sizes = (n, logits.stride(0), 0, 0.0)
-        # No weight, no smoothing; labels are counted; no slots.
-        forward: tuple[Any, ...] = (*tile, INDEX, ignore_index, False, False, True, False)
-        forward += (row_tiles.finish_columns(K), self.kind)
-        backward = (*tile, INDEX, False, False, False)
-        of_forward = (*sizes, counter_at)
-        self.forward = _Kernel(row_tiles.rows_forward, programs, warps, self.types, of_forward, forward)
-        self.backward = _Kernel(row_tiles.rows_backward, programs, warps, self.types, sizes, backward)
+        sizes = (n, stride, 0, eps)
+        # Smoothing and anchor would cost the rows' kernel registers: with them the last step is a launch of its own.
+        apart = self.smooth or self.anchor_kind != WITHOUT_ANCHOR
+        # No weight; labels are counted; no slots.
+        forward: tuple[Any, ...] = (*tile, INDEX, rows.ignore_index, False, self.smooth, True, False)
+        forward += (0, 0) if apart else (finish_columns(K), self.kind)
+        backward = (*tile, INDEX, False, self.smooth, False)
+        of_forward = (*sizes, 0 if apart else counter_at)
+        self.forward = _Kernel(rows_forward, programs, warps, self.types, of_forward, forward)
+        self.backward = _Kernel(rows_backward, programs, warps, self.types, sizes, backward)
+        self.last: _Kernel | None = None
+        if apart:
+            block, count = finalise_layout(n, K)
+            static = (K, padded, block, 1024, 4, count, False, False, self.smooth, self.anchor_kind, self.has_prior)
+            of_last = (n, 0, stride, stride, 0, counter_at, eps, anchor)
+            settings = (*static, True, self.kind, False)
+            self.last = _Kernel(finalise, count, 4, self.types, of_last, settings)
 
     def parts(self, buffer: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(sums, row statistics, class vectors) in the buffer."""

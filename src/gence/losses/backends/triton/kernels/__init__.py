@@ -1,1 +1,27 @@
-"""The kernels themselves: each is read in one place."""
+"""The kernels themselves: each is read in one place. The folder above launches them."""
+
+from gence.losses.backends.triton.kernels.finish import finalise
+from gence.losses.backends.triton.kernels.group import group_backward, group_labels
+from gence.losses.backends.triton.kernels.long_rows import long_rows_backward
+from gence.losses.backends.triton.kernels.row_tiles import finish_columns, rows_backward, rows_forward
+from gence.losses.backends.triton.kernels.stream_backward import stream_gradient, stream_pulls
+from gence.losses.backends.triton.kernels.stream_forward import stream_columns, stream_rows
+from gence.losses.backends.triton.kernels.tiles import VECTORS
+from gence.losses.backends.triton.kernels.tiny import tiny_kernel, tiny_warps
+
+__all__ = [
+    "VECTORS",
+    "finalise",
+    "finish_columns",
+    "group_backward",
+    "group_labels",
+    "long_rows_backward",
+    "rows_backward",
+    "rows_forward",
+    "stream_columns",
+    "stream_gradient",
+    "stream_pulls",
+    "stream_rows",
+    "tiny_kernel",
+    "tiny_warps",
+]

@@ -16,7 +16,7 @@ from gence.losses.backends.triton.kernels.tiles import class_weight, exp, log, w
 # ruff: noqa: SIM108 - a compile-time choice in Triton is an if statement
 
 
-def warps(elements: int) -> int:
+def tiny_warps(elements: int) -> int:
     """How many warps take a tile of so many logits."""
     tune = tuning.current()
     return max(1, min(tune.tiny_warps, elements // (32 * tune.tiny_lane)))

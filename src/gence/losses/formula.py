@@ -1,0 +1,83 @@
+"""The paper's loss and its anchor over rows of logits, by plain operations: what every faster path is tested against.
+
+With p = softmax(z) over the K classes, S_k = sum_j p_jk over all rows of the batch and T_k = sum_i w_k t_ik,
+
+    l_i = sum_k w_k t_ik (log S_k - log p_ik)  +  anchor * tau_i * KL(pi || S / total),    tau_i = sum_k w_k t_ik.
+
+Differentiable any number of times. `targets` says what ``Rows`` are and how a target is summed over.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gence.losses.targets import (
+    Rows,
+    class_mass,
+    column_logsumexp,
+    flatten_logits,
+    reduce_rows,
+    target_mass,
+    target_sum,
+)
+
+_HUGE = -1e5  # below it a logarithm has lost the digits in which the rows differ
+
+
+def generative_loss(rows: Rows, anchor: float | Tensor, prior: Tensor | None, context: Tensor | None) -> Tensor:
+    """The loss of one batch, reduced as ``rows`` says; ``context`` (m, K) enters S and has no loss of its own."""
+    z, valid = rows.values(), rows.valid()  # (n, K), (n,)
+    log_p = z.log_softmax(1)  # (n, K)
+    others = None if context is None else flatten_logits(context).to(z.dtype)  # (m, K)
+    log_s = log_marginal(log_p, valid, None if others is None else others.log_softmax(1))  # (K,)
+    if rows.dense:
+        losses = target_sum(rows, _log_ratio(z, log_p, log_s, valid, others))  # (n,)
+    else:
+        losses = target_sum(rows, log_s) - target_sum(rows, log_p)  # (n,)
+    if isinstance(anchor, Tensor) or anchor > 0:
+        total = rows.count() + (0 if others is None else len(others))
+        divergence = marginal_divergence(class_prior(class_mass(rows), prior), log_s, total)
+        losses = losses + anchor_term(anchor, divergence) * target_mass(rows)
+    return reduce_rows(rows, losses)
+
+
+def log_marginal(log_p: Tensor, valid: Tensor | None, log_context: Tensor | None) -> Tensor:
+    """log S_k, the log of the summed predictions, in log space so that no class underflows -> (K,)."""
+    log_p = log_p if valid is None else log_p.masked_fill(~valid[:, None], -torch.inf)
+    log_p = log_p if log_context is None else torch.cat([log_p, log_context])
+    return log_p.new_full((log_p.shape[1],), -torch.inf) if len(log_p) == 0 else column_logsumexp(log_p)
+
+
+def class_prior(mass: Tensor, prior: Tensor | None) -> Tensor:
+    """The anchor's prior: the given one, or the batch's own (weighted) label distribution -> (K,)."""
+    if prior is not None:
+        return prior.to(mass.dtype)
+    return mass / mass.sum().clamp_min(torch.finfo(mass.dtype).tiny)
+
+
+def marginal_divergence(pi: Tensor, log_s: Tensor, total: Tensor) -> Tensor:
+    """KL(pi || S/total) in nats; 0 where no row takes part."""
+    # Classes without prior mass add 0, also where log S is -inf; the slope of their log would be infinite.
+    cross = torch.where(pi > 0, pi * log_s.masked_fill(pi <= 0, 0.0), 0.0).sum()
+    divergence = (pi * pi.masked_fill(pi <= 0, 1.0).log()).sum() - cross + pi.sum() * total.clamp_min(1).log()
+    return torch.where(total > 0, divergence, 0.0)
+
+
+def anchor_term(anchor: float | Tensor, divergence: Tensor) -> Tensor:
+    """anchor * KL, and 0 where a scheduled anchor is 0, however far the marginal is."""
+    if isinstance(anchor, Tensor):
+        divergence = divergence.masked_fill((anchor == 0) & (divergence == torch.inf), 0.0)
+    return anchor * divergence
+
+
+def _log_ratio(z: Tensor, log_p: Tensor, log_s: Tensor, valid: Tensor | None, others: Tensor | None) -> Tensor:
+    """log S_k - log p_ik (n, K), with all digits also in classes that every row masks by a huge number."""
+    counted = z if valid is None else z.masked_fill(~valid[:, None], -torch.inf)
+    counted = counted.detach() if others is None else torch.cat([counted, others]).detach()
+    top = counted.amax(0)  # (K,) taken off first: what is left of a masked class are small numbers
+    top = torch.where((log_s < _HUGE) & (top > -torch.inf), top, 0.0)
+    moved = (z - top) - z.logsumexp(1, keepdim=True)  # (n, K)
+    moved_others = None if others is None else (others - top) - others.logsumexp(1, keepdim=True)
+    sunken = log_marginal(moved, valid, moved_others) - moved
+    return torch.where(log_s < _HUGE, sunken, log_s - log_p)
