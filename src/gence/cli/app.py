@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from gence._version import __version__
-from gence.cli import bench, compare, data, paper, store, sweep, theory, train
+from gence.cli import bench, compare, data, paper, store, sweep, train
 
 
 def create_app() -> typer.Typer:
@@ -18,7 +18,7 @@ def create_app() -> typer.Typer:
         pretty_exceptions_enable=False,
         add_completion=False,
     )
-    for group in (compare, train, data, sweep, store, paper, theory, bench):
+    for group in (compare, train, data, sweep, store, paper, bench):
         group.register(app)
 
     @app.command()

@@ -1,4 +1,4 @@
-"""gence bench: what the loss and a training step cost."""
+"""gence bench and gence verify: what the loss and a training step cost, and whether the theory's claims hold."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ _Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
+    app.command()(verify)
     group = typer.Typer(help="Measure what the loss and a training step cost on this machine.", no_args_is_help=True)
     app.add_typer(group, name="bench")
 
@@ -162,3 +163,29 @@ def _cell(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def verify() -> None:
+    """Check the theory numerically on finite problems, in seconds, and print what was measured.
+
+    The exit status is 1 if a check fails.
+
+    Example: gence verify
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from gence.theory import verify as run_checks
+
+    checks = run_checks()
+    table = Table(title="Theory, exact in float64 on finite input spaces")
+    for column in ("check", "statement", "measured", "bound", ""):
+        table.add_column(column)
+    for check in checks:
+        verdict = "[green]holds[/]" if check.passed else "[red]fails[/]"
+        table.add_row(
+            check.name, check.statement, f"{check.measured:.3g}", f"{check.relation} {check.bound:.3g}", verdict
+        )
+    Console().print(table)
+    if not all(check.passed for check in checks):
+        raise typer.Exit(1)

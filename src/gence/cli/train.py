@@ -180,7 +180,8 @@ def _stored(spec: RunSpec, folder: Path) -> RunResult | None:
 
 def _train(spec: RunSpec, device: str, save: Path | None, store: Path | None, log: Path | None) -> RunResult:
     from gence.lab.store import Store, environment_record
-    from gence.lab.train import TensorBoardLog, train_cohort
+    from gence.lab.sweep import TensorBoardLog
+    from gence.lab.train import train_cohort
 
     records = None if store is None else Store(store)
     if records is not None:

@@ -13,7 +13,7 @@ from torch import nn
 from torchvision import models
 
 from gence.lab.models import create_model
-from gence.lab.models.fused_norm.layers import FusedSequential
+from gence.lab.models.fused_norm.norm import FusedSequential
 from tests.interpreter import run_interpreted
 
 

@@ -17,8 +17,15 @@ from torchvision.models.resnet import BasicBlock
 
 from gence.lab.models import create_model
 from gence.lab.models.fused_norm import launch as norm_layout
-from gence.lab.models.fused_norm.layers import FusedSequential, ResidualBlock
-from gence.lab.models.fused_norm.norm import can_fuse, norm_add_relu, norm_relu, norm_relu_for_two, plain_norms
+from gence.lab.models.fused_norm.norm import (
+    FusedSequential,
+    ResidualBlock,
+    can_fuse,
+    norm_add_relu,
+    norm_relu,
+    norm_relu_for_two,
+    plain_norms,
+)
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"

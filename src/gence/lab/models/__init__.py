@@ -1,4 +1,4 @@
-"""From a name to a network: one architecture per file, and the initialisations that a recipe can name."""
+"""From a name to a network: `networks` has the architectures, `registry` their names and initialisations."""
 
 from typing import TYPE_CHECKING
 

@@ -11,10 +11,7 @@ import torch
 from torch import nn
 
 from gence.lab.models.classifier import Backbone, ImageClassifier
-from gence.lab.models.resnet import resnet18, resnet50
-from gence.lab.models.small import mlp, small_cnn, timm_backbone
-from gence.lab.models.vgg import vgg19
-from gence.lab.models.wide_resnet import wrn16_8
+from gence.lab.models.networks import mlp, resnet18, resnet50, small_cnn, timm_backbone, vgg19, wrn16_8
 
 INITS = ("kaiming_fan_out", "torch", "zero_residual")
 

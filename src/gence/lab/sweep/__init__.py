@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from gence.lab.sweep.preflight import check_ready, check_tunable
     from gence.lab.sweep.run import Countdown, GridProgress, RunReport, check_time_limit, console_or_stderr, run_grid
     from gence.lab.sweep.search import DECIDED
-    from gence.lab.sweep.trainers import CohortTrainer, LoggedTrainer
+    from gence.lab.sweep.trainers import CohortTrainer, LoggedTrainer, TensorBoardLog
     from gence.lab.sweep.trials import TunedLoss, TuneSettings
     from gence.lab.sweep.tuning import TuneReport, tune, tuned_grid
 

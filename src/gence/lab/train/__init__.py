@@ -14,6 +14,5 @@ if TYPE_CHECKING:
     from gence.lab.train.predict import evaluate_model, images_to_judge, load_model, write_predictions
     from gence.lab.train.run import uses_bf16
     from gence.lab.train.task import Problem, ProblemLoader, drawn_counts, most_balanced
-    from gence.lab.train.tensorboard import TensorBoardLog
 
 __getattr__, __dir__, __all__ = front_door(__name__)

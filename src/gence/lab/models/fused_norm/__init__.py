@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 from gence._front_door import front_door
 
 if TYPE_CHECKING:
-    from gence.lab.models.fused_norm.layers import FusedSequential, ResidualBlock
-    from gence.lab.models.fused_norm.norm import Paired, norm_add_relu, norm_relu, norm_relu_for_two, plain_norms
+    from gence.lab.models.fused_norm.norm import (
+        FusedSequential,
+        Paired,
+        ResidualBlock,
+        norm_add_relu,
+        norm_relu,
+        norm_relu_for_two,
+        plain_norms,
+    )
 
 __getattr__, __dir__, __all__ = front_door(__name__)

@@ -11,7 +11,7 @@ def test_curves_can_be_read_back(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    from gence.lab.train.tensorboard import TensorBoardLog
+    from gence.lab.sweep.trainers import TensorBoardLog
 
     specs = [small_spec("gence"), small_spec("supcon")]
     log = TensorBoardLog(tmp_path, specs)
