@@ -245,6 +245,24 @@ def render(report: Report) -> str:
     )
 
 
+def notebook_html(report: Report) -> str:
+    """Return HTML for a notebook; figures are pictures, so nothing reaches into the notebook's own page."""
+    from jinja2 import Environment, PackageLoader
+
+    environment = Environment(loader=PackageLoader("gence.lab.report"), autoescape=True)
+    chapter = report.chapters[0]
+    figures = [
+        {
+            "uri": f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}",
+            "text": f"{panel.title}. {panel.description}",
+        }
+        for panel, svg in chapter.panels
+        if panel.section == "numbers"
+    ]
+    template = environment.get_template("notebook.html")
+    return template.render(chapter=chapter, table=chapter.tables[0], figures=figures)
+
+
 def _chapter_html(chapter: Chapter, number: int, losses: list[str], marks: dict[str, Mark]) -> dict[str, Any]:
     from markupsafe import Markup
 
