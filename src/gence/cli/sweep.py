@@ -27,7 +27,7 @@ _StorePath = Annotated[Path | None, typer.Option("--store", help="Folder of reco
 _Rows = Annotated[str, typer.Option(help="Rows of an exhibit, separated by commas; * matches anything.")]
 _Losses = Annotated[str, typer.Option(help="Columns of an exhibit, separated by commas.")]
 _TimeLimit = Annotated[float | None, typer.Option(help="Seconds after which it stops, once its epoch is done.")]
-_Engine = Annotated[str, typer.Option(help="local, gpus (a process a GPU) or ray.")]
+_Engine = Annotated[str, typer.Option(help="local, gpus (a process a GPU; also called processes) or ray.")]
 _Workers = Annotated[int | None, typer.Option(help="Processes of the engine gpus.")]
 _CohortSize = Annotated[str, typer.Option(help="Most runs to train side by side, or auto.")]
 _Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gence.lab.compare.live import LiveTable
 from gence.lab.compare.options import CompareOptions, Source, takes_options
 from gence.lab.compare.plan import ComparePlan, FinalRuns, plan_comparison, tuned_runs, untuned_runs
-from gence.lab.report import Report, build_report, make_folder, write_report
+from gence.lab.report import Report, build_report, make_folder, notebook_html, write_report
 from gence.lab.spec import RunSpec
 from gence.lab.store import Record, Store, check_same_data
 from gence.lab.sweep import (
@@ -71,9 +72,7 @@ class CompareResult:
         return f"CompareResult({self.report.chapters[0].verdict.headline} page={self.page})"
 
     def _repr_html_(self) -> str:
-        from gence.lab.compare.live import fragment
-
-        return "<p>No run was finished.</p>" if self.report is None else fragment(self.report)
+        return "<p>No run was finished.</p>" if self.report is None else notebook_html(self.report)
 
 
 @takes_options
@@ -162,8 +161,6 @@ def _run(
     specs: Sequence[RunSpec], store: Store, limit: Countdown, options: dict[str, Any], console: Console
 ) -> RunReport:
     from rich.live import Live
-
-    from gence.lab.compare.live import LiveTable
 
     table = LiveTable(store, specs)
     live = Live(get_renderable=table.render, console=console, refresh_per_second=2)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from gence.lab.report import MAIN, Report, loss_order, loss_title
+from gence.lab.report import MAIN, loss_order, loss_title
 from gence.lab.spec import RunSpec
 from gence.lab.store import Store
 from gence.lab.sweep import GridProgress
@@ -72,21 +71,3 @@ class LiveTable:
         if new and done < total:
             text += f", about {elapsed / new * (total - done):.0f} s left"
         return text
-
-
-def fragment(report: Report) -> str:
-    """Return HTML for a notebook; figures are pictures, so nothing reaches into the notebook's own page."""
-    from jinja2 import Environment, PackageLoader
-
-    environment = Environment(loader=PackageLoader("gence.lab.report"), autoescape=True)
-    chapter = report.chapters[0]
-    figures = [
-        {
-            "uri": f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}",
-            "text": f"{panel.title}. {panel.description}",
-        }
-        for panel, svg in chapter.panels
-        if panel.section == "numbers"
-    ]
-    template = environment.get_template("notebook.html")
-    return template.render(chapter=chapter, table=chapter.tables[0], figures=figures)

@@ -176,7 +176,7 @@ class CompareOptions:
     def sources(self) -> tuple[str, tuple[str, ...]]:
         """Return the data and the images from elsewhere, each in its one spelling.
 
-        >>> CompareOptions(data=Path("photos"), ood="svhn/").sources()
+        >>> CompareOptions(data=Path("photos"), ood="svhn").sources()
         ('photos', ('svhn',))
         """
         outside = [self.ood] if isinstance(self.ood, str | os.PathLike) else self.ood

@@ -7,7 +7,7 @@ from gence._front_door import front_door
 if TYPE_CHECKING:
     from gence.lab.report.figures import INK, PAPER, as_svg, figure_style, inlined
     from gence.lab.report.frame import Setting, load_rows, ood_sets, settings
-    from gence.lab.report.page import Report, build_report, make_folder, write_report
+    from gence.lab.report.page import Report, build_report, make_folder, notebook_html, write_report
     from gence.lab.report.style import MAIN, Mark, auroc_of, colour_variables, loss_order, loss_title, marks_for
     from gence.lab.report.tables import Cell, Row, Table, loss_table
     from gence.lab.report.verdict import enumerated, judge

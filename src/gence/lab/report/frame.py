@@ -29,17 +29,12 @@ def load_rows(
 
     Args:
         store: the store, or its folder.
-        keys: the runs to take; all by default.
+        keys: the runs to take, as far as they are there; all by default.
         evaluate_on: "test", or "val" for the runs of a tuning.
     """
-    store = store if isinstance(store, Store) else Store(store, must_exist=True)
-    frame = store.frame()
-    if not len(frame):
-        return frame
-    frame = frame[frame["evaluate_on"] == evaluate_on]
-    if keys is not None:
-        frame = frame[frame["key"].isin(set(keys))]
-    return frame.reset_index(drop=True)
+    store = Store.at(store, must_exist=True)
+    frame = store.frame(None if keys is None else store.keys().intersection(keys))
+    return frame[frame["evaluate_on"] == evaluate_on].reset_index(drop=True) if len(frame) else frame
 
 
 def cells(frame: pd.DataFrame, by: Sequence[str], metric: str) -> pd.DataFrame:
@@ -86,8 +81,14 @@ def losses_in(frame: pd.DataFrame) -> list[str]:
 
 def never_trained(frame: pd.DataFrame) -> set[str]:
     """Return the losses of which every run diverged: their numbers are those of a broken network."""
-    survived = frame.loc[frame["status"] != "diverged", "loss"]
-    return set(frame["loss"]) - set(survived)
+    return {loss for loss, (diverged, runs) in diverged_runs(frame).items() if diverged == runs}
+
+
+def diverged_runs(frame: pd.DataFrame) -> dict[str, tuple[int, int]]:
+    """Return, for each loss of which runs diverged, how many did and of how many, in the order of the losses."""
+    statuses = {loss: frame.loc[frame["loss"] == loss, "status"] for loss in losses_in(frame)}
+    counts = {loss: (int((own == "diverged").sum()), len(own)) for loss, own in statuses.items()}
+    return {loss: count for loss, count in counts.items() if count[0]}
 
 
 def with_every_seed(frame: pd.DataFrame, metric: str) -> list[str]:
@@ -206,7 +207,7 @@ _BINS = 24  # of a small figure; records have more
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gathered:
+class SettingRecords:
     """The records of one setting, by loss and in the order of their seeds.
 
     Attributes:
@@ -232,13 +233,13 @@ class Gathered:
         return any(self.tables(loss, name) for loss in self.losses)
 
 
-def gather(store: Store, setting: Setting) -> Gathered:
+def read_setting(store: Store, setting: Setting) -> SettingRecords:
     """Read the records of a setting."""
     losses = losses_in(setting.frame)
     records: dict[str, list[Record]] = {loss: [] for loss in losses}
     for loss, key in _by_seed(setting):
         records[loss].append(store.read(key))
-    return Gathered(losses=tuple(losses), records=records)
+    return SettingRecords(losses=tuple(losses), records=records)
 
 
 def pooled_reliability(tables: Sequence[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

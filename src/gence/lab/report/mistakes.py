@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from gence.lab.data import DataError, ImageSet, load
-from gence.lab.report.frame import Gathered
+from gence.lab.report.frame import SettingRecords
 from gence.lab.store import Record, Store, changed_parts
 
 SHOWN = 8
@@ -37,7 +37,7 @@ class Mistake:
     seeds: int
 
 
-def judged_images(record: Record, cache_dir: Path | None = None) -> ImageSet | None:
+def images_at_hand(record: Record, cache_dir: Path | None = None) -> ImageSet | None:
     """Return the test images of a run, or None where they are not at hand: a store from elsewhere, or changed data."""
     spec = record.spec
     try:
@@ -48,12 +48,12 @@ def judged_images(record: Record, cache_dir: Path | None = None) -> ImageSet | N
 
 
 def confident_mistakes(
-    store: Store, gathered: Gathered, images: ImageSet, shown: int = SHOWN
+    store: Store, gathered: SettingRecords, images: ImageSet, shown: int = SHOWN
 ) -> dict[str, list[Mistake]]:
     """Return the most confident mistakes of each loss, each image once; losses without predictions are absent."""
     found = {}
     for loss in gathered.losses:
-        runs = [p for record in gathered.records[loss] if (p := store.predictions(record.key)) is not None]
+        runs = [p for record in gathered.records[loss] if (p := store.predictions(record)) is not None]
         worst = _worst(runs, shown)
         if runs:
             found[loss] = [

@@ -7,15 +7,15 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gence._version import __version__
 from gence.lab.report.figures import Panel, as_png, as_svg, inlined, panels
-from gence.lab.report.frame import Gathered, Setting, gather, load_rows, settings
-from gence.lab.report.mistakes import Mistake, confident_mistakes, judged_images
+from gence.lab.report.frame import Setting, SettingRecords, load_rows, read_setting, settings
+from gence.lab.report.mistakes import Mistake, confident_mistakes, images_at_hand
 from gence.lab.report.style import Mark, colour_variables, loss_title, marks_for
 from gence.lab.report.tables import Table, difference_table, loss_table, run_table
 from gence.lab.report.verdict import Verdict, judge
@@ -41,7 +41,7 @@ class Chapter:
     """All that is said and shown about one setting."""
 
     setting: Setting
-    gathered: Gathered
+    gathered: SettingRecords
     verdict: Verdict
     concerns: tuple[str, ...]
     tables: tuple[Table, ...]
@@ -80,7 +80,7 @@ def build_report(
     Raises:
         StoreError: if there is no run to show.
     """
-    store = store if isinstance(store, Store) else Store(store, must_exist=True)
+    store = Store.at(store, must_exist=True)
     frame = load_rows(store, keys=keys)
     found = settings(frame)
     if not found:
@@ -159,20 +159,21 @@ def make_folder(out: str | os.PathLike[str]) -> Path:
 def _chapter(
     store: Store, setting: Setting, whole: pd.DataFrame, before: Sequence[str], cache_dir: Path | None, prefix: str
 ) -> Chapter:
-    gathered = gather(store, setting)
-    images_of_runs = (record.result.data for runs in gathered.records.values() for record in runs)
+    gathered = read_setting(store, setting)
+    records = {record.key: record for runs in gathered.records.values() for record in runs}
     verdict = judge(setting.frame)
-    images = judged_images(store.read(setting.frame["key"].iloc[0]), cache_dir)
+    images = images_at_hand(records[setting.frame["key"].iloc[0]], cache_dir)
     classes = images.classes if images is not None else ()
-    drawn = [
-        Panel(**{**panel.__dict__, "name": prefix + panel.name})
-        for panel in panels(setting, gathered, verdict, whole, classes)
-    ]
+    drawn = [replace(panel, name=prefix + panel.name) for panel in panels(setting, gathered, verdict, whole, classes)]
     return Chapter(
         setting=setting,
         gathered=gathered,
         verdict=verdict,
-        concerns=(*before, *image_concerns(images_of_runs), *run_concerns(setting.frame)),
+        concerns=(
+            *before,
+            *image_concerns(record.result.data for record in records.values()),
+            *run_concerns(setting.frame),
+        ),
         tables=(loss_table(setting), difference_table(verdict), run_table(setting.frame)),
         panels=tuple((panel, as_svg(panel.figure, panel.name)) for panel in drawn),
         mistakes=None if images is None else confident_mistakes(store, gathered, images),
@@ -242,6 +243,24 @@ def render(report: Report) -> str:
         csv=f"data:text/csv;charset=utf-8;base64,{base64.b64encode(csv).decode()}",
         chapters=[_chapter_html(chapter, number, losses, marks) for number, chapter in enumerate(report.chapters)],
     )
+
+
+def notebook_html(report: Report) -> str:
+    """Return HTML for a notebook; figures are pictures, so nothing reaches into the notebook's own page."""
+    from jinja2 import Environment, PackageLoader
+
+    environment = Environment(loader=PackageLoader("gence.lab.report"), autoescape=True)
+    chapter = report.chapters[0]
+    figures = [
+        {
+            "uri": f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}",
+            "text": f"{panel.title}. {panel.description}",
+        }
+        for panel, svg in chapter.panels
+        if panel.section == "numbers"
+    ]
+    template = environment.get_template("notebook.html")
+    return template.render(chapter=chapter, table=chapter.tables[0], figures=figures)
 
 
 def _chapter_html(chapter: Chapter, number: int, losses: list[str], marks: dict[str, Mark]) -> dict[str, Any]:

@@ -132,7 +132,7 @@ def loss_table(setting: Setting, quantities: Sequence[Quantity] | None = None) -
     for loss in losses:
         runs = int((frame["loss"] == loss).sum())
         head = (
-            Cell(text=loss_title(loss), value=loss_title(loss)),
+            _word(loss_title(loss)),
             Cell(text=f"{runs} of {seeds}" if runs < seeds else str(runs), value=runs),
         )
         body = tuple(_mean_cell(columns[q], loss, q, loss in best[q]) for q in quantities)
@@ -172,10 +172,10 @@ def run_table(frame: pd.DataFrame) -> Table:
         rows.append(
             Row(
                 cells=(
-                    Cell(text=loss_title(record["loss"]), value=loss_title(record["loss"])),
+                    _word(loss_title(record["loss"])),
                     Cell(text=str(record["seed"]), value=int(record["seed"])),
                     *numbers,
-                    *(Cell(text=word, value=word) for word in words),
+                    *map(_word, words),
                 ),
                 loss=record["loss"],
             )
@@ -199,14 +199,14 @@ def _difference_rows(found: MetricVerdict) -> list[Row]:
         rows.append(
             Row(
                 cells=(
-                    Cell(text=loss_title(loss), value=loss_title(loss)),
+                    _word(loss_title(loss)),
                     Cell(text=q.heading, value=q.title),
                     Cell(text=q.text(mean, sign=True), value=_sortable(q.scaled(mean))),
                     Cell(text=interval, value=_sortable(math.nan if d is None else q.scaled(d.t_low))),
                     Cell(text=_p_text(c.t_p), value=_sortable(c.t_p)),
                     Cell(text=_p_text(c.wilcoxon_p), value=_sortable(c.wilcoxon_p)),
                     Cell(text=str(0 if d is None else d.n), value=0 if d is None else d.n),
-                    Cell(text=c.outcome, value=c.outcome),
+                    _word(c.outcome),
                 ),
                 loss=loss,
             )
@@ -253,6 +253,10 @@ def _starred(cell: Cell, column: int) -> str:
     if not cell.best:
         return cell.text
     return f"*{cell.text}" if column else f"{cell.text}*"
+
+
+def _word(text: str) -> Cell:
+    return Cell(text=text, value=text)
 
 
 def _plain(quantity: Quantity, value: float) -> Cell:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gence.lab.report.frame import best_losses, by_seed, is_uneven, losses_in, never_trained
+from gence.lab.report.frame import best_losses, by_seed, diverged_runs, is_uneven, losses_in, never_trained
 from gence.lab.report.style import MAIN, Quantity, loss_title
 from gence.metrics import PairedDifference, Summary, holm, paired_difference, seeds_needed, smallest_p, summarize
 
@@ -150,7 +150,7 @@ def judge(frame: pd.DataFrame, *, quantities: Sequence[Quantity] = MAIN, referen
     return Verdict(
         reference=reference,
         metrics=metrics,
-        headline=_headline(metrics, losses, reference) + _diverged(frame, losses),
+        headline=_headline(metrics, losses, reference) + _diverged(frame),
         notes=_notes(metrics),
     )
 
@@ -237,13 +237,10 @@ def _headline(metrics: Sequence[MetricVerdict], losses: Sequence[str], reference
     return " ".join(_answer(metrics, loss, reference) for loss in subjects)
 
 
-def _diverged(frame: pd.DataFrame, losses: Sequence[str]) -> str:
+def _diverged(frame: pd.DataFrame) -> str:
     """Return how many runs of which loss diverged, as an addition to the headline."""
-    found = []
-    for loss in losses:
-        broken = frame.loc[frame["loss"] == loss, "status"] == "diverged"
-        if broken.any():
-            found.append(f"{int(broken.sum())} of {len(broken)} of {loss_title(loss)}")
+    counts = diverged_runs(frame).items()
+    found = [f"{diverged} of {runs} of {loss_title(loss)}" for loss, (diverged, runs) in counts]
     return f" Runs that diverged: {', '.join(found)}." if found else ""
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from gence.lab.report.frame import by_seed, losses_in
+from gence.lab.report.frame import by_seed, diverged_runs, losses_in
 from gence.lab.report.style import ACCURACY, MARGINAL_KL, OFFSET_ACCURACY, loss_order, loss_title
 from gence.lab.spec import LossSpec, RunSpec, first_few, small_classes
 from gence.lab.store import changed_parts
@@ -130,12 +130,12 @@ def image_concerns(checksums: Iterable[Mapping[str, str]]) -> list[str]:
 def run_concerns(frame: pd.DataFrame) -> list[str]:
     """Return what is worrying about the runs of one setting: divergence and drifting marginals."""
     found = []
+    broken = diverged_runs(frame)
     for loss in losses_in(frame):
-        rows = frame[frame["loss"] == loss]
-        diverged = int((rows["status"] == "diverged").sum())
-        if diverged:
+        if loss in broken:
+            diverged, runs = broken[loss]
             found.append(
-                f"{loss_title(loss)}: {diverged} of {len(rows)} runs diverged (the loss became infinite). Lower the "
+                f"{loss_title(loss)}: {diverged} of {runs} runs diverged (the loss became infinite). Lower the "
                 'learning rate or add warm-up; --tune 20 (the extra "tune") does both for every loss alike.'
             )
         found += _drift(frame, loss)

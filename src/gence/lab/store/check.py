@@ -63,7 +63,7 @@ class MergeReport:
 
 
 @dataclass(frozen=True)
-class CheckReport:
+class StoreCheck:
     """What a check found.
 
     Attributes:

@@ -34,7 +34,7 @@ def create_file(path: Path, data: bytes, *, durable: bool = True) -> bool:
     try:
         return _named_once(temporary, path, durable=durable)
     except OSError as error:
-        raise explained(error, path) from error
+        raise explain(error, path) from error
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -46,7 +46,7 @@ def replace_file(path: Path, data: bytes) -> None:
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise explained(error, path) from error
+        raise explain(error, path) from error
     _flush_folder(path.parent)
 
 
@@ -61,13 +61,13 @@ def writing_file(path: Path) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise explained(error, path) from error
+        raise explain(error, path) from error
     try:
         yield temporary
         temporary.replace(path)
     except OSError as error:
         if error.filename in (None, str(temporary), temporary):
-            raise explained(error, path) from error
+            raise explain(error, path) from error
         raise  # another file's error: what is written is read from somewhere
     finally:
         with contextlib.suppress(OSError):
@@ -80,7 +80,7 @@ def remove(path: Path) -> None:
         if path.exists():  # asked first: a read-only disk refuses to delete even what is not there
             path.unlink(missing_ok=True)
     except OSError as error:
-        raise explained(error, path) from error
+        raise explain(error, path) from error
 
 
 def _written_beside(path: Path, data: bytes, *, durable: bool = True) -> Path:
@@ -96,7 +96,7 @@ def _written_beside(path: Path, data: bytes, *, durable: bool = True) -> Path:
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        raise explained(error, path) from error
+        raise explain(error, path) from error
     return temporary
 
 
@@ -128,7 +128,7 @@ def _flush_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def explained(error: OSError, path: Path) -> StoreError:
+def explain(error: OSError, path: Path) -> StoreError:
     """Return the error as a sentence that says what is wrong with the place and what to do."""
     if error.errno in _FULL:
         return StoreError(

@@ -64,7 +64,7 @@ class Pack:
             Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
             held = lock.acquire()
         except OSError as error:
-            raise files.explained(error, self.path) from error
+            raise files.explain(error, self.path) from error
         with held:
             yield
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from gence.lab.spec import RunSpec
 from gence.lab.store import files, record
-from gence.lab.store.check import CheckReport, MergeReport, leftovers
+from gence.lab.store.check import MergeReport, StoreCheck, leftovers
 from gence.lab.store.environment import environment_record
 from gence.lab.store.files import StoreError
 from gence.lab.store.pack import Pack
@@ -49,6 +49,11 @@ class Store:
             raise StoreError(f"the store {self.root} cannot be: {in_the_way[0]} is a file; a store is a folder")
         if must_exist and not self.root.is_dir():
             raise StoreError(f"there is no store at {self.root}; check the path, or make one with `gence run`")
+
+    @classmethod
+    def at(cls, store: Store | str | os.PathLike[str], *, must_exist: bool = False) -> Store:
+        """Return the store itself, or the one at a path."""
+        return store if isinstance(store, Store) else cls(store, must_exist=must_exist)
 
     def __repr__(self) -> str:
         return f"Store({str(self.root)!r})"
@@ -124,15 +129,18 @@ class Store:
                 found[key] = str(error)
         return found
 
-    def predictions(self, key: str) -> dict[str, np.ndarray] | None:
-        """Return the compact predictions of a run, or None where none were kept; those of another run are an error."""
+    def predictions(self, run: str | Record) -> dict[str, np.ndarray] | None:
+        """Return the compact predictions of a run, or None where none were kept; those of another run are an error.
+
+        Args:
+            run: its key, or its record, which then need not be read for the checksum.
+        """
+        key = run if isinstance(run, str) else run.key
         if not self._predictions.exist(key):
             return None
-        if key in self._remembered:
-            checksum = self._remembered[key].predictions
-        else:
-            checksum = record.verified_run(self.line(key), self._where(key))[1]["predictions"]
-        return self._predictions.read(key, checksum)
+        if isinstance(run, Record):
+            return self._predictions.read(key, run.predictions)
+        return self._predictions.read(key, record.verified_run(self.line(key), self._where(key))[1]["predictions"])
 
     def frame(self, keys: Iterable[str] | None = None) -> pd.DataFrame:
         """Return one row per record: the spec's fields, status, device, commit and every metric.
@@ -224,7 +232,7 @@ class Store:
                 path.unlink(missing_ok=True)
         return len(lines)
 
-    def check(self, *, remove_leftovers: bool = False) -> CheckReport:
+    def check(self, *, remove_leftovers: bool = False) -> StoreCheck:
         """Read everything; return what is not as it was written. Nothing is changed, but leftovers if asked."""
         problems: list[str] = []
         sound = 0
@@ -246,7 +254,7 @@ class Store:
         if remove_leftovers:
             for path in unused:
                 path.unlink(missing_ok=True)
-        return CheckReport(sound=sound, problems=tuple(problems), notes=tuple(self._pack.repeated()), leftovers=unused)
+        return StoreCheck(sound=sound, problems=tuple(problems), notes=tuple(self._pack.repeated()), leftovers=unused)
 
     def strange_lines(self) -> list[str]:
         """Return a sentence for each line of the pack that is no record, and so is not counted anywhere."""

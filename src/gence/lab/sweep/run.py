@@ -221,7 +221,7 @@ def run_grid(
         ValueError: if an option makes no sense, or names a device that is not here.
     """
     started = time.monotonic()
-    store = store if isinstance(store, Store) else Store(store)
+    store = Store.at(store)
     engine = create_engine(engine) if isinstance(engine, str) else engine
     check_time_limit(time_limit)
     if max_attempts < 1:

@@ -71,7 +71,7 @@ def tune(
     """
     settings = settings or TuneSettings()
     limit = Countdown(time_limit)
-    store = store if isinstance(store, Store) else Store(store)
+    store = Store.at(store)
     asked = [LossSpec.from_value(loss) for loss in losses]
     if len(set(asked)) != len(asked) or not asked:
         raise SpecError(f"losses must be different from each other, got {', '.join(map(str, asked)) or 'none'}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gence.lab.report.figures import all_losses, per_loss
 from gence.lab.report.figures.panel import Panel, Subject
 from gence.lab.report.figures.svg import figure_style
-from gence.lab.report.frame import Gathered, Setting, ood_sets
+from gence.lab.report.frame import Setting, SettingRecords, ood_sets
 from gence.lab.report.style import MAIN, auroc_of, marks_for
 from gence.lab.report.verdict import Verdict
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def panels(
-    setting: Setting, gathered: Gathered, verdict: Verdict, whole: pd.DataFrame, classes: Sequence[str] = ()
+    setting: Setting, gathered: SettingRecords, verdict: Verdict, whole: pd.DataFrame, classes: Sequence[str] = ()
 ) -> list[Panel]:
     """Draw everything a setting has data for.
 

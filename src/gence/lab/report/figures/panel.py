@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gence.lab.report.frame import Gathered, Setting
+from gence.lab.report.frame import Setting, SettingRecords
 from gence.lab.report.style import Mark
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Subject:
     """What is drawn: a setting, its records, the marks of its losses and the names of its classes, if known."""
 
     setting: Setting
-    gathered: Gathered
+    gathered: SettingRecords
     marks: dict[str, Mark]
     classes: Sequence[str] = ()
 
