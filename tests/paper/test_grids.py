@@ -12,7 +12,7 @@ from gence.paper.exhibit import Exhibit
 from gence.paper.exhibits.table1 import table1
 from gence.paper.grids import GRIDS, grid_specs
 from gence.paper.registry import EXHIBITS, load_exhibit
-from gence.paper.results import default_results
+from gence.paper.records import default_results
 from gence.paper.studies.open_choices import (
     CANDIDATES,
     CELLS,

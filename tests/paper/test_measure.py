@@ -10,10 +10,10 @@ from gence.lab.store.store import Store
 from gence.paper.exhibit import Exhibit
 from gence.paper.exhibits.reliability import reliability
 from gence.paper.exhibits.table1 import table1
-from gence.paper.measure import measure
+from gence.paper.records import measure
 from gence.paper.registry import load_exhibit
 from gence.paper.sentences import agreement
-from gence.paper.show import shown
+from gence.paper.registry import shown
 from gence.paper.tables import cost_table, exhibit_table
 
 ROW = "cifar100-2000-vgg19"

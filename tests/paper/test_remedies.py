@@ -16,10 +16,10 @@ from gence.lab.store.store import Store
 from gence.lab.sweep.queue import Plan
 from gence.paper.exhibits.table1 import table1
 from gence.paper.grids import grid_specs
-from gence.paper.readme import filled, renderers
+from gence.paper.blocks import filled, renderers
 from gence.paper.registry import load_exhibit
-from gence.paper.results import default_results
-from gence.paper.show import shown
+from gence.paper.records import default_results
+from gence.paper.registry import shown
 from gence.paper.studies import remedies as study
 from gence.paper.studies.remedies import remedies
 from gence.paper.studies.remedies_figure import anchor_figure, figure_block

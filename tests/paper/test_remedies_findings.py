@@ -7,8 +7,8 @@ import pytest
 from gence.lab.store.record import RunResult
 from gence.lab.store.store import Store
 from gence.losses.drift.monitor import REMEDY
-from gence.paper.results import checkout, default_results
-from gence.paper.show import shown
+from gence.paper.records import checkout, default_results
+from gence.paper.registry import shown
 from gence.paper.studies.remedies import remedies
 from gence.paper.studies.remedies_evidence import (
     START,

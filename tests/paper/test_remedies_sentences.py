@@ -9,9 +9,9 @@ import pytest
 from gence.lab.store.store import Store
 from gence.paper.exhibit import ANCHORED
 from gence.paper.exhibits.table1 import table1
-from gence.paper.measure import Reader, measure
-from gence.paper.results import default_results
-from gence.paper.studies.drift_course import Course, read_courses
+from gence.paper.records import Reader, measure
+from gence.paper.records import default_results
+from gence.paper.studies.evidence import Course, read_courses
 from gence.paper.studies.remedies import remedies
 from gence.paper.studies.remedies_evidence import Study, read_study
 

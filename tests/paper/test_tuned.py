@@ -13,7 +13,7 @@ from gence.lab.store.store import Store
 from gence.lab.sweep.study import TunedLoss
 from gence.lab.sweep.tuning import TuneReport
 from gence.paper.exhibits.table1 import table1
-from gence.paper.show import shown
+from gence.paper.registry import shown
 from gence.paper.studies.tuned import (
     LOSSES,
     cells_to_tune,

@@ -42,7 +42,7 @@ def register(app: typer.Typer) -> None:
         Example: gence store merge results/paper results/from-another-machine
         """
         from gence.lab.store import Store, is_it_the_folder
-        from gence.paper import merge_tuned
+        from gence.lab.sweep import merge_tuned
 
         target = Store(into)
         troubles = 0
