@@ -3,11 +3,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from gence.paper.figures import FEWEST, batch_size_drawings, batch_size_figure, reliability_drawings
+
 from gence.lab.store.record import RunResult
 from gence.lab.store.store import Store
 from gence.paper.exhibits.batch_size import batch_size
 from gence.paper.exhibits.reliability import reliability
-from gence.paper.figures import FEWEST, batch_size_drawings, batch_size_figure, reliability_drawings
 from gence.paper.records import default_results
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from gence.paper.tables import by_priority, cell_name, cells, search_table
 
 from gence.lab.spec.grid import check_losses
 from gence.lab.spec.recipe import RECIPES
@@ -11,8 +12,8 @@ from gence.lab.store.store import Store
 from gence.paper.exhibit import Exhibit
 from gence.paper.exhibits.table1 import table1
 from gence.paper.grids import GRIDS, grid_specs
-from gence.paper.registry import EXHIBITS, load_exhibit
 from gence.paper.records import default_results
+from gence.paper.registry import EXHIBITS, load_exhibit
 from gence.paper.studies.open_choices import (
     CANDIDATES,
     CELLS,
@@ -23,7 +24,6 @@ from gence.paper.studies.open_choices import (
     open_choice_specs,
     search_sentence,
 )
-from gence.paper.tables import by_priority, cell_name, cells, search_table
 
 ALL = {name: load_exhibit(name) for name in EXHIBITS}
 

@@ -10,11 +10,9 @@ from gence.lab.spec.recipe import RECIPES
 from gence.lab.store.record import RunResult
 from gence.lab.store.store import Store
 from gence.paper.grids import grid_specs
-from gence.paper.records import Measured, measure
 from gence.paper.page import render_page
-from gence.paper.registry import load_exhibit
-from gence.paper.records import default_results
-from gence.paper.registry import shown
+from gence.paper.records import Measured, default_results, measure
+from gence.paper.registry import load_exhibit, shown
 from gence.paper.studies.evidence import Course, read_courses
 from gence.paper.studies.larger_batches import SIZES, batches_block, batches_figure, column_name, larger_batches
 from tests.paper.remedies_records import ROW, run_of

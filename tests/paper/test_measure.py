@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 
 import pytest
+from gence.paper.sentences import agreement
+from gence.paper.tables import cost_table, exhibit_table
 
 from gence.lab.report.tables import Table
 from gence.lab.store.store import Store
@@ -11,10 +13,7 @@ from gence.paper.exhibit import Exhibit
 from gence.paper.exhibits.reliability import reliability
 from gence.paper.exhibits.table1 import table1
 from gence.paper.records import measure
-from gence.paper.registry import load_exhibit
-from gence.paper.sentences import agreement
-from gence.paper.registry import shown
-from gence.paper.tables import cost_table, exhibit_table
+from gence.paper.registry import load_exhibit, shown
 
 ROW = "cifar100-2000-vgg19"
 

@@ -9,8 +9,7 @@ from gence.lab.store.store import Store
 from gence.paper.exhibits.reliability import reliability
 from gence.paper.exhibits.table1 import table1
 from gence.paper.page import _lines, _pieces, _textual, write_page
-from gence.paper.registry import load_exhibit
-from gence.paper.registry import SHOWN, shown
+from gence.paper.registry import SHOWN, load_exhibit, shown
 from tests.paper.conftest import Writer
 
 

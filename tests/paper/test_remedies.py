@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from gence.paper.studies.remedies_figure import anchor_figure, figure_block
+from gence.paper.tables import cell_name
 from typer.testing import CliRunner
 
 from gence.cli.app import create_app
@@ -14,16 +16,13 @@ from gence.lab.spec.run import RunSpec
 from gence.lab.store.record import RunResult
 from gence.lab.store.store import Store
 from gence.lab.sweep.queue import Plan
+from gence.paper.blocks import filled, renderers
 from gence.paper.exhibits.table1 import table1
 from gence.paper.grids import grid_specs
-from gence.paper.blocks import filled, renderers
-from gence.paper.registry import load_exhibit
 from gence.paper.records import default_results
-from gence.paper.registry import shown
+from gence.paper.registry import load_exhibit, shown
 from gence.paper.studies import remedies as study
 from gence.paper.studies.remedies import remedies
-from gence.paper.studies.remedies_figure import anchor_figure, figure_block
-from gence.paper.tables import cell_name
 from tests.paper.remedies_records import ROW, record, run_of
 
 # The grid

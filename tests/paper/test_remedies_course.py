@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 
 import pytest
+from gence.paper.studies.drift_course import OUT, Course, course_block, course_figure, course_shown
 
 from gence.lab.report.figures.svg import as_svg
 from gence.lab.store.record import RunResult
 from gence.lab.store.store import Store
 from gence.paper.page import render_page
 from gence.paper.registry import shown
-from gence.paper.studies.drift_course import OUT, Course, course_block, course_figure, course_shown
 from tests.paper.remedies_records import ROW, run_of
 
 OTHER = "cifar10-vgg19-paper"

@@ -3,13 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
-from gence.lab.store.record import RunResult
-from gence.lab.store.store import Store
-from gence.losses.drift.monitor import REMEDY
-from gence.paper.records import checkout, default_results
-from gence.paper.registry import shown
-from gence.paper.studies.remedies import remedies
 from gence.paper.studies.remedies_evidence import (
     START,
     against,
@@ -20,6 +13,13 @@ from gence.paper.studies.remedies_evidence import (
     mean_ranks,
     read_study,
 )
+
+from gence.lab.store.record import RunResult
+from gence.lab.store.store import Store
+from gence.losses.drift.monitor import REMEDY
+from gence.paper.records import checkout, default_results
+from gence.paper.registry import shown
+from gence.paper.studies.remedies import remedies
 from tests.paper.remedies_records import ROW, fill_row, record, run_of
 
 

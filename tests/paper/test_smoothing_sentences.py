@@ -8,8 +8,7 @@ import pytest
 
 from gence.lab.store.store import Store
 from gence.paper.exhibits.smoothing import smoothing
-from gence.paper.records import Reader
-from gence.paper.records import default_results
+from gence.paper.records import Reader, default_results
 from gence.paper.studies.evidence import read_courses
 
 ROW = "cifar100-2000-resnet50"

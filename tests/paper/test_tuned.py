@@ -4,6 +4,7 @@ import dataclasses
 import json
 
 import pytest
+from gence.paper.tables import cell_name
 
 from gence.lab.spec.loss import LossSpec
 from gence.lab.spec.recipe import RECIPES
@@ -24,7 +25,6 @@ from gence.paper.studies.tuned import (
     tuned,
     tuned_specs,
 )
-from gence.paper.tables import cell_name
 
 ROW = "cifar100-2000-vgg19"
 

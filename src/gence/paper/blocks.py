@@ -198,8 +198,8 @@ def renderers(store: Store, bench: Path) -> dict[str, Renderer]:
 
     A name of `gence show` is its table with the sentences around it, NAME_figure its figures, and an entry may have
     blocks of its own, such as `headline`; `measured` and `measured_ece` are what the store holds, one line per cell;
-    `speed` is the loss's cost, one line per shape; `bench-NAME` is the table of the rows in `NAME.json` of the folder of
-    benchmarks, where small studies lie too.
+    `speed` is the loss's cost, one line per shape; `bench-NAME` is the table of the rows in `NAME.json` of the folder
+    of benchmarks, where small studies lie too.
 
     Args:
         store: where the records of the paper are.

@@ -304,9 +304,9 @@ def headline(store: Store) -> str:
     pairs = max((len(found.differences) for found in overall.values()), default=0)
     table = Table(
         name="headline",
-        caption=f"Accuracy difference from cross-entropy in percentage points, over {pairs} pairs of runs with the same "
-        f"seed ({len(recorded.accuracy)} settings of data, network and recipe with {N} labels, {SEEDS} seeds); every "
-        "loss has the same recipe, and nothing is tuned.",
+        caption=f"Accuracy difference from cross-entropy in percentage points, over {pairs} pairs of runs that share "
+        f"a seed ({len(recorded.accuracy)} settings of data, network and recipe with {N} labels, {SEEDS} seeds). "
+        "Every loss has the same recipe; nothing is tuned.",
         columns=("", "mean difference", "better in", *(f"recipe {recipe}" for recipe in UNDER)),
         rows=tuple(rows),
     )
@@ -392,11 +392,11 @@ ENTRIES = (
             "Significantly more accurate than plain GenCE, by 6.4 to 15.3 points, are every anchor, the offset and a "
             "last layer without a bias; significantly less accurate, by 13.0 and 18.0 points, are larger batches. "
             "Cross-entropy is 11.6 points ahead of plain GenCE.",
-            "An anchor of 0.03 to the training prior has the best mean rank, 4.6 of 17 (plain GenCE 13.4, cross- "
-            "entropy 9.6). An anchor of 0.1 to the batch's labels is not significantly different from it, and is what "
-            "we recommend to begin with: 15.3 points ahead of plain GenCE and 3.7 ahead of cross-entropy, which is "
-            "significant. Its calibration error is 17.7 % on average (plain GenCE 30.3 %, cross-entropy 15.5 %), its "
-            "drift 0.002 nats (6.810 and 0.005). The argument's default stays 0, the paper's loss.",
+            "An anchor of 0.03 to the training prior has the best mean rank, 4.6 of 17 (plain GenCE 13.4, "
+            "cross-entropy 9.6). An anchor of 0.1 to the batch's labels is not significantly different from it, and is "
+            "what we recommend to begin with: 15.3 points ahead of plain GenCE and 3.7 ahead of cross-entropy, which "
+            "is significant. Its calibration error is 17.7 % on average (plain GenCE 30.3 %, cross-entropy 15.5 %), "
+            "its drift 0.002 nats (6.810 and 0.005). The argument's default stays 0, the paper's loss.",
             HOW_JUDGED,
         ),
     ),
