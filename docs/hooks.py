@@ -87,7 +87,7 @@ def rows_and_columns() -> str:
     figure = _figure(6.4, 3.4)
     panels = figure.subplots(1, 2, sharey=True)
     for axes, title in zip(panels, ("Cross-entropy: which class?", "GenCE: which sample?"), strict=True):
-        axes.imshow(p, cmap="Greys", vmin=0, vmax=1, aspect="auto")
+        axes.imshow(p.numpy(), cmap="Greys", vmin=0, vmax=1, aspect="auto")
         for i in range(6):
             for k in range(3):
                 shade = "white" if p[i, k] > 0.5 else "black"
