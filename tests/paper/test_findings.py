@@ -240,9 +240,9 @@ def remedies_course(text: str) -> None:
     assert (len(out[CE]), at_end[START], at_end["annealed"]) == (0, 0, 0)
     assert (
         f"drifts in {len(out[PLAIN])} of 24 runs, in each of them by epoch {first[PLAIN]}, and has not come back at "
-        f"the end in {at_end[PLAIN]}. With an anchor of 0.1 to the batch's labels it drifts in {len(out[START])} runs, by "
-        f"epoch {first[START]}, and is back after {lasting[START]:g} epochs (median); with an anchor rising to 0.1 it "
-        f"drifts in {len(out['annealed'])}, and is back after {lasting['annealed']:g}. With cross-entropy it drifts in "
+        f"the end in {at_end[PLAIN]}. With an anchor of 0.1 to the batch's labels it drifts in {len(out[START])} runs, "
+        f"by epoch {first[START]}, and is back after {lasting[START]:g} epochs (median); with an anchor rising to 0.1 "
+        f"it drifts in {len(out['annealed'])}, and is back after {lasting['annealed']:g}. With cross-entropy it drifts in "
         "none."
     ) in text
 
@@ -272,7 +272,7 @@ def larger(text: str) -> None:
     gains, costs = [compared[pair].mean for pair in to_plain], [-compared[pair].mean for pair in to_smallest]
     assert (
         f"gains {gains[0]:.1f} points in batches of 100, {gains[1]:.1f} in batches of 200 and {gains[2]:.1f} in "
-        f"batches of 400. With it, batches of 200 are {costs[0]:.1f} and batches of 400 are {costs[1]:.1f} points less accurate"
+        f"batches of 400. With it, batches of 200 are {costs[0]:.1f} and batches of 400 are {costs[1]:.1f} points less"
     ) in text
     assert [one.verdict for one in compared.values()] == [1, 1, 1, -1, -1]
 
