@@ -19,9 +19,9 @@ from gence.cli.tables import print_table
 from gence.lab.store.files import StoreError
 from gence.lab.store.record import RunResult
 from gence.lab.store.store import Store
+from gence.paper.exhibit_registry import shown
 from gence.paper.exhibits.table1 import table1
 from gence.paper.records import checkout, default_results
-from gence.paper.registry import shown
 from tests.lab.small_runs import write_images
 
 ROW = "cifar100-2000-vgg19"

@@ -9,8 +9,8 @@ from gence.lab.spec.recipe import RECIPES
 from gence.lab.spec.run import RunSpec, Subset
 from gence.lab.store.files import StoreError
 from gence.lab.store.store import Store
+from gence.paper.exhibit_registry import shown
 from gence.paper.exhibits.epoch_time import measure_epoch_time, save_epoch_time
-from gence.paper.registry import shown
 
 NETWORK = {
     "data": "cifar10",

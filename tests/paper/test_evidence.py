@@ -7,7 +7,7 @@ import math
 import pytest
 
 from gence.lab.store.record import RunResult
-from gence.paper.registry import Asked, shown
+from gence.paper.exhibit_registry import Asked, shown
 from gence.paper.studies.evidence import OUT, Course, against, mean_ranks
 from gence.paper.studies.remedies import headline, read_remedies, remedies
 from tests.paper.remedies_records import ROW, fill_row, record, run_of

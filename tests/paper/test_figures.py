@@ -5,10 +5,10 @@ from pathlib import Path
 
 from gence.lab.store.record import RunResult
 from gence.lab.store.store import Store
+from gence.paper.exhibit_registry import Asked
 from gence.paper.exhibits.batch_size import batch_size, batch_size_drawings
 from gence.paper.exhibits.reliability import FEWEST, reliability, reliability_drawings
 from gence.paper.records import default_results
-from gence.paper.registry import Asked
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -12,9 +12,9 @@ import pytest
 from gence.lab.store.store import Store
 from gence.losses.drift.monitor import REMEDY
 from gence.paper.exhibit import ANCHORED, OFFSET, SIX_LOSSES, Exhibit
+from gence.paper.exhibit_registry import Asked, Entry, entries, load_exhibit, shown
 from gence.paper.exhibits.reliability import reliability
 from gence.paper.records import MeasuredRow, Reader, checkout, default_results, measure
-from gence.paper.registry import Asked, Entry, entries, load_exhibit, shown
 from gence.paper.studies.evidence import Evidence, against, compare_lines, mean_ranks, read_courses
 from gence.paper.studies.larger_batches import SIZES, column_name, larger_batches
 from gence.paper.studies.remedies import (
@@ -242,8 +242,8 @@ def remedies_course(text: str) -> None:
         f"drifts in {len(out[PLAIN])} of 24 runs, in each of them by epoch {first[PLAIN]}, and has not come back at "
         f"the end in {at_end[PLAIN]}. With an anchor of 0.1 to the batch's labels it drifts in {len(out[START])} runs, "
         f"by epoch {first[START]}, and is back after {lasting[START]:g} epochs (median); with an anchor rising to 0.1 "
-        f"it drifts in {len(out['annealed'])}, and is back after {lasting['annealed']:g}. With cross-entropy it drifts in "
-        "none."
+        f"it drifts in {len(out['annealed'])}, and is back after {lasting['annealed']:g}. With cross-entropy it "
+        "drifts in none."
     ) in text
 
 

@@ -7,11 +7,11 @@ import pytest
 from gence.lab.report.tables import Table
 from gence.lab.store.store import Store
 from gence.paper.exhibit import Exhibit
+from gence.paper.exhibit_registry import load_exhibit, shown
 from gence.paper.exhibit_table import exhibit_table
 from gence.paper.exhibits.reliability import reliability
 from gence.paper.exhibits.table1 import table1
 from gence.paper.records import measure
-from gence.paper.registry import load_exhibit, shown
 from gence.paper.studies.costs import cost_table
 
 ROW = "cifar100-2000-vgg19"

@@ -6,10 +6,10 @@ import pytest
 
 from gence.lab.report.tables import Cell, Row, Table
 from gence.lab.store.store import Store
+from gence.paper.exhibit_registry import entries, load_exhibit, shown
 from gence.paper.exhibits.reliability import reliability
 from gence.paper.exhibits.table1 import table1
-from gence.paper.page import _lines, _pieces, _textual, write_page
-from gence.paper.registry import entries, load_exhibit, shown
+from gence.paper.exhibits_page import _lines, _pieces, _textual, write_page
 from tests.paper.conftest import Writer
 
 

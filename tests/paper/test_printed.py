@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gence.paper.registry import load_exhibit
+from gence.paper.exhibit_registry import load_exhibit
 
 COUNTS = {"table1": 72, "imbalanced": 24, "ece": 36, "ood": 4 * 24, "smoothing": 15, "reliability": 0, "batch_size": 0}
 

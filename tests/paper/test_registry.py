@@ -8,15 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from gence.cli.app import create_app
 from gence.lab.store.record import RunResult
 from gence.lab.store.store import Store
 from gence.paper import exhibits, studies
 from gence.paper.blocks import filled, renderers
-from gence.paper.page import render_page
-from gence.paper.registry import entries, load_exhibit, shown
+from gence.paper.exhibit_registry import entries, load_exhibit, shown
+from gence.paper.exhibits_page import render_page
+from tests.paper.commands import invoke
 
 ONE_FILE = '''
 """Three seeds of two losses on the digits."""
@@ -25,7 +24,7 @@ from gence.lab.spec import RunSpec
 from gence.paper.drawing import panels_drawing
 from gence.paper.exhibit import SIX_LOSSES, Exhibit, RunRow
 from gence.paper.records import measure
-from gence.paper.registry import Entry
+from gence.paper.exhibit_registry import Entry
 
 BASE = {"data": "digits", "model": "mlp", "recipe": "tiny", "subset": 100, "loss": "ce", "seed": 0}
 
@@ -67,14 +66,6 @@ def one_file(request, tmp_path, monkeypatch) -> Path:
     yield folder
     sys.modules.pop(f"{package.__name__}.of_digits", None)
     vars(package).pop("of_digits", None)
-
-
-def invoke(*arguments: object) -> str:
-    result = CliRunner().invoke(create_app(), [str(argument) for argument in arguments], env={"COLUMNS": "200"})
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result.output
 
 
 def test_a_new_exhibit_is_one_file(one_file, tmp_path) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from typer.testing import CliRunner
 
-from gence.cli.app import create_app
 from gence.lab.report.figures.svg import as_svg
 from gence.lab.spec.grid import check_losses, parse_grid
 from gence.lab.spec.loss import LossSpec
@@ -16,12 +14,13 @@ from gence.lab.store.store import Store
 from gence.lab.sweep.cell import cell_name
 from gence.lab.sweep.queue import Plan
 from gence.paper.blocks import filled, renderers
+from gence.paper.exhibit_registry import Asked, load_exhibit, shown
 from gence.paper.exhibits.table1 import table1
 from gence.paper.grids import grid_specs
 from gence.paper.records import default_results
-from gence.paper.registry import Asked, load_exhibit, shown
 from gence.paper.studies import remedies as study
 from gence.paper.studies.remedies import anchor_drawings, remedies
+from tests.paper.commands import invoke
 from tests.paper.remedies_records import ROW, record, run_of
 
 # The grid
@@ -172,14 +171,6 @@ def test_the_figure_draws_what_is_there(writer) -> None:
 
 
 # A tiny version of the study, trained
-
-
-def invoke(*arguments: object) -> str:
-    result = CliRunner().invoke(create_app(), [str(argument) for argument in arguments], env={"COLUMNS": "200"})
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result.output
 
 
 def test_a_tiny_study_from_its_runs_to_its_page(tmp_path, monkeypatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gence.lab.report.figures.svg import as_svg
 from gence.lab.store.record import RunResult
 from gence.lab.store.store import Store
-from gence.paper.registry import Asked, shown
+from gence.paper.exhibit_registry import Asked, shown
 from gence.paper.studies.remedies_course import course_drawings
 from tests.paper.remedies_records import ROW, run_of
 

@@ -8,9 +8,9 @@ import pytest
 
 from gence.lab.store.store import Store
 from gence.paper.exhibit import ANCHORED
+from gence.paper.exhibit_registry import Asked
 from gence.paper.exhibits.table1 import table1
 from gence.paper.records import Reader, default_results, measure
-from gence.paper.registry import Asked
 from gence.paper.studies.evidence import Course, read_courses
 from gence.paper.studies.remedies import RemediesRecords, read_remedies, remedies
 

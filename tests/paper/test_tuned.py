@@ -8,7 +8,7 @@ from gence.lab.store.record import RunResult
 from gence.lab.store.store import Store
 from gence.lab.sweep.cell import cell_name
 from gence.lab.sweep.tuned_files import load_tuned, merge_tuned, save_tuned, tuned_specs
-from gence.paper.registry import shown
+from gence.paper.exhibit_registry import shown
 from gence.paper.studies.tuned import TUNED_LOSSES, tuned
 from tests.lab.tuned_report import tuned_report
 

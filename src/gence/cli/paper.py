@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from gence.cli import compare
-from gence.cli.names import NAMES, CommandOfNames
 from gence.cli.options import read_names, refuse_options
+from gence.cli.paper_names import NAMES, CommandOfNames
 from gence.cli.store import store_at
 from gence.cli.tables import print_table, table_console
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gence.cli.errors import exit_if_interrupted, interruption_told
-from gence.cli.names import GRIDS, CommandOfNames
 from gence.cli.options import print_left_out, read_names, refuse_options
+from gence.cli.paper_names import GRIDS, CommandOfNames
 from gence.cli.store import store_at
 from gence.cli.tables import table_console
 
@@ -221,19 +221,10 @@ def _entries(names: Sequence[str]) -> list[Entry]:
     return [known[name] for name in names if name in known]
 
 
-def _specs(
-    names: Sequence[str],
-    store: Store,
-    *,
-    rows: Sequence[str] = (),
-    losses: Sequence[str] = (),
-    seeds: int | None = None,
-    recipe: str | None = None,
-) -> list[RunSpec]:
-    """Return the runs of exhibits and of grids in files, each once, the exhibits' first."""
+def _specs(names: Sequence[str], store: Store, **options: Any) -> list[RunSpec]:
+    """Return the runs of exhibits, as the options of `grid_specs` narrow them, and of grids in files, each once."""
     from gence.lab.spec import SpecError, read_grid
 
-    options: dict[str, Any] = {"rows": rows, "losses": losses, "seeds": seeds, "recipe": recipe}
     files = [name for name in names if _is_file(name)]
     if files and (useless := [option for option, value in options.items() if value not in (None, ())]):
         raise SpecError(

@@ -10,10 +10,10 @@ from gence._front_door import front_door
 
 if TYPE_CHECKING:
     from gence.paper.blocks import filled, renderers, write_study
+    from gence.paper.exhibit_registry import Asked, Entry, entries, shown
+    from gence.paper.exhibits_page import write_page
     from gence.paper.grids import grid_specs
-    from gence.paper.page import write_page
     from gence.paper.records import default_results
-    from gence.paper.registry import Asked, Entry, entries, shown
     from gence.paper.studies import TUNED_LOSSES
 
 __getattr__, __dir__, __all__ = front_door(__name__)

@@ -22,7 +22,7 @@ from gence.lab.store import Store, environment_record
 from gence.metrics import Summary, summarize
 from gence.paper.drawing import Drawing
 from gence.paper.exhibit import ANCHORED, DATA_TITLES, MODEL_TITLES, OFFSET, SIX_LOSSES, Column
-from gence.paper.registry import Asked, entries, shown
+from gence.paper.exhibit_registry import Asked, entries, shown
 
 
 def study_record(study: str, accuracies: Mapping[tuple[str, str], Sequence[float]], *, rows_are: str) -> dict[str, Any]:

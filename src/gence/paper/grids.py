@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from gence.lab.spec import RunSpec, SpecError, check_choice, named_recipe
 from gence.lab.store import Store
-from gence.paper.registry import Asked, Entry, entries
+from gence.paper.exhibit_registry import Asked, Entry, entries
 
 # (data, balanced size, network), most informative first; what is not listed comes after, in its own order.
 _FIRST = (

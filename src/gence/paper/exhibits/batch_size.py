@@ -10,8 +10,8 @@ from gence.lab.report import figure_style, marks_for
 from gence.lab.spec import RECIPES, Recipe
 from gence.paper.drawing import Drawing
 from gence.paper.exhibit import MODEL_TITLES, Column, Exhibit, RunRow, cell
+from gence.paper.exhibit_registry import Asked, Entry
 from gence.paper.records import MeasuredRow, measure
-from gence.paper.registry import Asked, Entry
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

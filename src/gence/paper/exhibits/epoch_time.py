@@ -15,7 +15,7 @@ from gence.lab.report import Cell, Row, Table
 from gence.lab.spec import LossSpec
 from gence.lab.store import Store, StoreError, environment_record, replace_file
 from gence.paper.exhibit import ANCHORED, MODEL_TITLES, SIX_LOSSES, cell
-from gence.paper.registry import Asked, Entry, Timing, View
+from gence.paper.exhibit_registry import Asked, Entry, Timing, View
 
 if TYPE_CHECKING:
     from gence.lab.spec import RunSpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gence.lab.spec import Recipe
 from gence.paper.exhibit import COLUMNS, DATA_TITLES, Exhibit, RunRow, cell, printed
-from gence.paper.registry import Entry
+from gence.paper.exhibit_registry import Entry
 
 # Accuracy in per cent: GenCE | CE | generalised CE | focal | MAE | Brier
 PRINTED = {

@@ -12,8 +12,8 @@ from gence.lab.spec import Recipe
 from gence.lab.store import Record
 from gence.paper.drawing import Drawing
 from gence.paper.exhibit import COLUMNS, MODEL_TITLES, Column, Exhibit, RunRow, cell
+from gence.paper.exhibit_registry import Asked, Entry
 from gence.paper.records import Reader
-from gence.paper.registry import Asked, Entry
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,7 +6,7 @@ import functools
 
 from gence.lab.spec import LossSpec, Recipe
 from gence.paper.exhibit import ANCHORED, DATA_TITLES, Column, Exhibit, RunRow, cell, printed
-from gence.paper.registry import Entry
+from gence.paper.exhibit_registry import Entry
 
 METHODS = (
     Column(name="gence", title="GenCE", loss=LossSpec(name="gence")),

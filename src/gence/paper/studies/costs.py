@@ -8,8 +8,8 @@ from gence.lab.report import Cell, Row, Table
 from gence.lab.store import Store
 from gence.lab.sweep import cell_name, cells
 from gence.paper.exhibit import Exhibit
+from gence.paper.exhibit_registry import Asked, Entry, View, paper_exhibits
 from gence.paper.exhibit_table import ABSENT, text_cell
-from gence.paper.registry import Asked, Entry, View, paper_exhibits
 
 
 def cost_table(exhibits: Sequence[Exhibit], store: Store, seeds: int | None = None) -> Table:

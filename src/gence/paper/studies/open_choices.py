@@ -29,8 +29,8 @@ from gence.lab.report import Cell, Row, Table
 from gence.lab.spec import LossSpec, Recipe, RunSpec, SpecError
 from gence.lab.store import Store
 from gence.paper.exhibit import RunRow
+from gence.paper.exhibit_registry import Asked, Entry, View, load_exhibit
 from gence.paper.exhibit_table import ABSENT, text_cell
-from gence.paper.registry import Asked, Entry, View, load_exhibit
 
 SEEDS = 2
 """Seeds a candidate is judged on by default; the records of the chosen one are part of Table 1."""

@@ -3,6 +3,9 @@
 Plain GenCE leaves the predicted marginal almost free. What holds it, or puts it back: an anchor of some strength to the
 batch's labels or to the training set's, an anchor that rises during training, offsets fitted after training, a last
 layer without a bias, larger batches. Cross-entropy stands beside them as the reference.
+
+This file is the study as a whole, and so longer than most: its grid, its tables, the headline of the front page, its
+figure and its findings.
 """
 
 from __future__ import annotations
@@ -19,9 +22,9 @@ from gence.lab.store import Store
 from gence.metrics import summarize
 from gence.paper.drawing import Drawing, panels_drawing
 from gence.paper.exhibit import ANCHORED, DATA_TITLES, MODEL_TITLES, OFFSET, Column, Exhibit, RunRow, cell
+from gence.paper.exhibit_registry import Asked, Entry, View, assumed
 from gence.paper.exhibit_table import ABSENT, best_column, measured_cell, text_cell
 from gence.paper.records import Measured, MeasuredRow, Reader, measure
-from gence.paper.registry import Asked, Entry, View, assumed
 from gence.paper.studies.evidence import HOW_JUDGED, Evidence, against, mean_ranks
 
 if TYPE_CHECKING:
@@ -106,14 +109,12 @@ COLUMNS = (
 START = anchor_column(0.1, "batch")
 """What the documentation tells a reader to begin with."""
 
-_UNITS = {
-    "accuracy": ("accuracy, %", True, 100.0),
-    "ece": ("ECE, % (15 bins)", False, 100.0),
-    "marginal_kl": ("drift KL(prior ‖ predicted marginal) on the training images, nats", None, 1.0),
+# Name, unit, whether more is better, scale
+_METRICS = {
+    "accuracy": ("remedies", "accuracy, %", True, 100.0),
+    "ece": ("remedies_ece", "ECE, % (15 bins)", False, 100.0),
+    "marginal_kl": ("remedies_drift", "drift KL(prior ‖ predicted marginal) on the training images, nats", None, 1.0),
 }
-METRICS = {"remedies": "accuracy", "remedies_ece": "ece", "remedies_drift": "marginal_kl"}
-"""What is shown by which name, from the same runs."""
-
 _DIGITS = {"accuracy": 2, "ece": 2, "marginal_kl": 3}
 
 
@@ -130,10 +131,10 @@ def remedies(recipe: Recipe | None = None, metric: str = "accuracy") -> Exhibit:
     >>> len(exhibit.specs(rows=["cifar100-vgg19-paper"]))
     48
     """
-    unit, higher_is_better, scale = _UNITS[metric]
+    called, unit, higher_is_better, scale = _METRICS[metric]
     under = {name: RECIPES[name] for name in UNDER} if recipe is None else {_name(recipe): recipe}
     return Exhibit(
-        name="remedies",
+        name=called,
         title=f"Remedies for a drifting marginal, N = {N}",
         unit=unit,
         label_names=("Data", "Network", "Recipe"),
@@ -191,7 +192,7 @@ def read_remedies(asked: Asked) -> RemediesRecords:
     """Read all that is recorded of the comparison."""
     reader = Reader(asked.store)
     accuracy, ece, drift = (
-        measure(remedies(asked.recipe, metric), reader, rows=asked.rows, seeds=asked.seeds) for metric in _UNITS
+        measure(remedies(asked.recipe, metric), reader, rows=asked.rows, seeds=asked.seeds) for metric in _METRICS
     )
     return RemediesRecords(remedies(asked.recipe), with_all_offsets(accuracy), with_all_offsets(ece), drift)
 
@@ -223,7 +224,6 @@ def remedies_view(asked: Asked, metric: str) -> View:
 
 
 def _table(exhibit: Exhibit, metric: str, measured: Sequence[MeasuredRow], seeds: int | None) -> Table:
-    name = next(name for name, shown in METRICS.items() if shown == metric)
     seeds = exhibit.seeds if seeds is None else seeds
     found = [cell for one in measured for cell in one.cells.values()]
     # Settings as columns: seventeen columns of losses would fit no page. One without any record is named, not shown.
@@ -239,7 +239,7 @@ def _table(exhibit: Exhibit, metric: str, measured: Sequence[MeasuredRow], seeds
         lines.append(Row(cells=(text_cell(column.title), *cells)))
     marked = " The best of a setting is marked once all of it is complete." if exhibit.higher_is_better else ""
     return Table(
-        name=name.replace("_", "-"),
+        name=exhibit.name.replace("_", "-"),
         caption=f"{exhibit.title} ({exhibit.where}): {exhibit.unit}, mean ± sample standard deviation over {seeds} "
         f"seeds. {sum(cell.recorded == cell.wanted for cell in found)} of {len(found)} cells are recorded in full."
         + marked

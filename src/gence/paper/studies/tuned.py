@@ -11,7 +11,7 @@ from gence.lab.spec import LossSpec, Recipe, RunSpec, ood_name
 from gence.lab.store import Store
 from gence.lab.sweep import TuneReport, all_tuned, cell_name, load_tuned, tuned_specs
 from gence.paper.exhibit import DATA_TITLES, MODEL_TITLES, OOD_TITLES, SEEDS, SIX_LOSSES, Column, Exhibit, RunRow
-from gence.paper.registry import Asked, Entry, View, exhibit_view, load_exhibit
+from gence.paper.exhibit_registry import Asked, Entry, View, exhibit_view, load_exhibit
 
 TUNED_LOSSES = (*(str(column.loss) for column in SIX_LOSSES), "gence(anchor=tune)")
 """What is tuned: the paper's six losses, and GenCE with its anchor tuned too."""

@@ -16,7 +16,7 @@ from gence.lab.spec import named_recipe
 from gence.lab.store import Store, replace_file
 from gence.paper.drawing import Drawing
 from gence.paper.exhibit import COLUMNS
-from gence.paper.registry import Asked, entries, shown
+from gence.paper.exhibit_registry import Asked, entries, shown
 
 _NUMBER = re.compile(r"[+-]?\d")
 _NO_NUMBER = re.compile(r"missing|out$|–|$")
