@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from gence.lab.sweep.engines import create_engine
     from gence.lab.sweep.preflight import check_ready, check_tunable
     from gence.lab.sweep.run import RunReport, check_time_limit, run_grid
-    from gence.lab.sweep.search import DECIDED
     from gence.lab.sweep.study import TunedLoss, TuneSettings
     from gence.lab.sweep.trainers import CohortTrainer, LoggedTrainer
     from gence.lab.sweep.tuned_files import all_tuned, load_tuned, merge_tuned, save_tuned, tuned_specs

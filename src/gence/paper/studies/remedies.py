@@ -400,18 +400,13 @@ ENTRIES = (
             HOW_JUDGED,
         ),
     ),
-    Entry(
-        name="remedies_ece",
-        place=14,
-        heading="Remedies: calibration",
-        of="remedies",
-        view=functools.partial(remedies_view, metric="ece"),
-    ),
-    Entry(
-        name="remedies_drift",
-        place=15,
-        heading="Remedies: the drift itself",
-        of="remedies",
-        view=functools.partial(remedies_view, metric="marginal_kl"),
+    *(
+        Entry(
+            name=name, place=place, heading=heading, of="remedies", view=functools.partial(remedies_view, metric=metric)
+        )
+        for name, place, heading, metric in (
+            ("remedies_ece", 14, "Remedies: calibration", "ece"),
+            ("remedies_drift", 15, "Remedies: the drift itself", "marginal_kl"),
+        )
     ),
 )
