@@ -34,44 +34,38 @@ def figures() -> dict[str, str]:
     """Return every figure of the site as SVG text, by file name."""
     from gence.lab.report import as_svg
     from gence.lab.store import Store
-    from gence.paper import (
-        anchor_drawing,
-        batches_drawing,
-        course_drawing,
-        default_results,
-        load_exhibit,
-        reliability_drawings,
-    )
+    from gence.paper import Asked, default_results, entries
     from gence.theory import write_figures
 
     with tempfile.TemporaryDirectory() as folder:
         found = {path.name: path.read_text(encoding="utf-8") for path in write_figures(folder)}
-    store = Store(default_results())
-    reliability, _ = reliability_drawings(load_exhibit("reliability"), store)
-    for drawing in (*reliability, anchor_drawing(store), course_drawing(store), batches_drawing(store)):
-        if drawing is not None:  # without a record the page has no place for it either
-            found[f"{drawing.name}.svg"] = as_svg(drawing.figure, drawing.name)
+    asked = Asked(Store(default_results()))
+    for entry in entries().values():
+        for drawing in entry.drawings(asked) if entry.drawings is not None else ():
+            found[f"{drawing.name}.svg"] = as_svg(drawing.figure(), drawing.name)
     return {**found, "loss-rows-and-columns.svg": rows_and_columns(), "loss-anchor.svg": between_losses()}
 
 
 def examples_table(root: Path) -> str:
     """Return the examples' commands, what they show, and where a test run has left them, seconds and results."""
+    from gence.lab.report import markdown_table
+
     # This checkout's own test run first, else the one that is kept with the results.
     records = [root / "build" / "examples.json", root / "results" / "examples.json"]
     record = next((path for path in records if path.exists()), None)
     seen = {entry["command"]: entry for entry in json.loads(record.read_text())} if record else {}
-    lines = ["| Command | What it shows | Seconds | Its last line |", "| --- | --- | ---: | --- |"]
+    rows = []
     for path in sorted((root / "examples").glob("*.py")):
         command = f"python examples/{path.name}"
         entry = seen.get(command, {})
         result = re.sub(r"\s+", " ", str(entry.get("result", "not run"))).strip("| ").replace("|", "\\|")
-        lines.append(f"| `{command}` | {_summary(path)} | {entry.get('seconds', '–')} | {result} |")
-    if not seen:
-        lines += [
-            "",
-            "The examples have not been run in this checkout: `pytest tests/test_examples.py` fills the table.",
-        ]
-    return "\n".join(lines)
+        rows.append([f"`{command}`", _summary(path), str(entry.get("seconds", "–")), result])
+    table = markdown_table(["Command", "What it shows", "Seconds", "Its last line"], rows, "llrl")
+    if seen:
+        return table
+    return (
+        f"{table}\n\nThe examples have not been run in this checkout: `pytest tests/test_examples.py` fills the table."
+    )
 
 
 def _summary(path: Path) -> str:
@@ -93,7 +87,7 @@ def rows_and_columns() -> str:
     figure = _figure(6.4, 3.4)
     panels = figure.subplots(1, 2, sharey=True)
     for axes, title in zip(panels, ("Cross-entropy: which class?", "GenCE: which sample?"), strict=True):
-        axes.imshow(p, cmap="Greys", vmin=0, vmax=1, aspect="auto")
+        axes.imshow(p.numpy(), cmap="Greys", vmin=0, vmax=1, aspect="auto")
         for i in range(6):
             for k in range(3):
                 shade = "white" if p[i, k] > 0.5 else "black"

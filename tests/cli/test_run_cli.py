@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -235,3 +238,21 @@ def test_losses_are_tuned_alike(tmp_path, grid) -> None:
     assert {spec.evaluate_on for spec in read_grid(grid)} == {"test"}
     judged = [record.spec.evaluate_on for record in Store(store).records()]
     assert (judged.count("val"), judged.count("test")) == (trained, 2)
+
+
+def test_files_and_exhibits_are_joined_and_a_file_alone_needs_nothing_of_the_paper(tmp_path, grid) -> None:
+    place = ("--store", tmp_path / "store", "--dry-run")
+    assert "426 of 426 runs are missing" in invoke("run", grid, "table1", *place)
+    assert "12 of 12 runs are missing" in invoke("run", grid, _longer(grid), *place)
+    with pytest.raises(ValueError, match=r"grid\.toml is a file and says itself what it runs; leave out seeds, or"):
+        invoke("run", grid, "--seeds", 2, *place)
+    program = "import sys; from gence.cli import main; sys.argv = ['gence', *sys.argv[1:]]\ntry:\n    main()\n"
+    program += "except SystemExit as ended:\n    assert not ended.code\n"
+    program += "assert not [name for name in sys.modules if name.startswith('gence.paper.')]"
+    subprocess.run([sys.executable, "-c", program, "run", grid, *map(str, place)], check=True)
+
+
+def _longer(grid: Path) -> Path:
+    path = grid.with_name("longer.toml")
+    path.write_text(GRID.format(epochs=4))
+    return path

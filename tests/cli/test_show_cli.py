@@ -19,9 +19,9 @@ from gence.cli.tables import print_table
 from gence.lab.store.files import StoreError
 from gence.lab.store.record import RunResult
 from gence.lab.store.store import Store
+from gence.paper.exhibit_registry import shown
 from gence.paper.exhibits.table1 import table1
-from gence.paper.results import checkout, default_results
-from gence.paper.show import shown
+from gence.paper.records import checkout, default_results
 from tests.lab.small_runs import write_images
 
 ROW = "cifar100-2000-vgg19"
@@ -209,6 +209,6 @@ def test_wrong_names_are_errors(store: Store, tmp_path) -> None:
 
 
 def test_an_installation_without_the_records_says_so(monkeypatch) -> None:
-    monkeypatch.setattr("gence.paper.results.checkout", lambda: None)
+    monkeypatch.setattr("gence.paper.records.checkout", lambda: None)
     with pytest.raises(FileNotFoundError, match="name a store with --store, or run from a checkout"):
         default_results()

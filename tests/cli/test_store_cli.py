@@ -11,7 +11,7 @@ from gence.lab.store.files import StoreError
 from gence.lab.store.record import RunResult
 from gence.lab.store.store import Store
 from gence.paper.exhibits.table1 import table1
-from gence.paper.results import default_results
+from gence.paper.records import default_results
 from tests.lab.small_disk import run_on_small_disk
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gence.lab.store.store import Store
+from gence.paper.blocks import NOTHING, filled, renderers
 from gence.paper.exhibits.table1 import table1
-from gence.paper.readme import NOTHING, filled, renderers
 
 ROOT = Path(__file__).parents[2]
 

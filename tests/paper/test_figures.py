@@ -5,10 +5,10 @@ from pathlib import Path
 
 from gence.lab.store.record import RunResult
 from gence.lab.store.store import Store
-from gence.paper.exhibits.batch_size import batch_size
-from gence.paper.exhibits.reliability import reliability
-from gence.paper.figures import FEWEST, batch_size_drawings, batch_size_figure, reliability_drawings
-from gence.paper.results import default_results
+from gence.paper.exhibit_registry import Asked
+from gence.paper.exhibits.batch_size import batch_size, batch_size_drawings
+from gence.paper.exhibits.reliability import FEWEST, reliability, reliability_drawings
+from gence.paper.records import default_results
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -28,8 +28,8 @@ def test_a_bin_of_a_few_predictions_has_no_bar(writer) -> None:
     for spec, table in zip(specs, (bins(0, 20, 1, 100, FEWEST - 1), bins(0, 30, 0, 100, 0)), strict=False):
         result = RunResult(metrics={"accuracy": 0.5}, wall_s=6.0, tables={"reliability": table})
         writer.store.write(spec, result, {"device": "test device"})
-    (drawing,), _ = reliability_drawings(reliability(), writer.store)
-    (panel,) = drawing.figure.axes
+    (drawing,) = reliability_drawings(Asked(writer.store))
+    (panel,) = drawing.figure().axes
     assert [round(bar.get_height(), 9) for bar in panel.patches] == [0.1, 0.3]
     assert panel.get_title() == "CE (n = 2)"
     assert f"fewer than {FEWEST} predictions over all seeds is left out" in drawing.reading
@@ -39,41 +39,33 @@ def test_a_bin_of_a_few_predictions_has_no_bar(writer) -> None:
 def test_panels_stand_in_rows_of_three(writer) -> None:
     for column in reliability().columns:
         writer.cell(reliability(), "cifar10-2000-vgg19", column.name, [0.0], tables={"reliability": bins(60, 60)})
-    (drawing,), _ = reliability_drawings(reliability(), writer.store)
-    drawing.figure.draw_without_rendering()
-    shown = [ax for ax in drawing.figure.axes if ax.get_visible()]
+    (drawing,) = reliability_drawings(Asked(writer.store))
+    figure = drawing.figure()
+    figure.draw_without_rendering()
+    shown = [ax for ax in figure.axes if ax.get_visible()]
     assert len(shown) == 7
     assert len({round(ax.get_position().x0, 3) for ax in shown}) == 3
-    assert drawing.figure.get_figwidth() < 5  # inches; on a telephone the text is drawn at about its own size
+    assert figure.get_figwidth() < 5  # inches; on a telephone the text is drawn at about its own size
 
 
-def test_settings_and_losses_without_records_are_named(writer) -> None:
+def test_only_settings_with_records_are_drawn(writer) -> None:
     for column in reliability().columns[:-1]:
         writer.cell(reliability(), "cifar10-2000-vgg19", column.name, [0.0], tables={"reliability": bins(60)})
-    drawn, (empty, lacking) = reliability_drawings(reliability(), writer.store)
-    assert [drawing.name for drawing in drawn] == ["reliability-cifar10-2000-vgg19"]
-    assert empty == (
-        "Without a record, and so without a diagram: N = 5000, ResNet-50; N = 2000, ResNet-50; N = 5000, VGG-19."
-    )
-    assert lacking == "Drawn in part: N = 2000, VGG-19 without GenCE, anchor 0.1."
+    assert [one.name for one in reliability_drawings(Asked(writer.store))] == ["reliability-cifar10-2000-vgg19"]
 
 
 def test_one_batch_size_is_no_profile(writer) -> None:
     for name in ("gence", "ce"):
         writer.cell(batch_size(), "cifar10-2000-vgg19-b100", name, [70.0, 71.0])
-    assert batch_size_figure(batch_size(), "VGG-19", writer.store) is None
-    assert batch_size_drawings(batch_size(), writer.store) == (
-        [],
-        ["Not drawn, because no loss is measured at two batch sizes yet: VGG-19, ResNet-50."],
-    )
+    assert batch_size_drawings(Asked(writer.store)) == []
 
 
 def test_losses_at_a_batch_size_stand_apart_and_the_legend_outside(writer) -> None:
     for name in ("gence", "ce"):
         for size in (50, 100):
             writer.cell(batch_size(), f"cifar10-2000-vgg19-b{size}", name, [70.0, 71.0])
-    figure = batch_size_figure(batch_size(), "VGG-19", writer.store)
-    assert figure is not None
+    (drawing,) = batch_size_drawings(Asked(writer.store))
+    figure = drawing.figure()
     figure.draw_without_rendering()
     (ax,) = figure.axes
     gence, ce = (container.lines[0].get_xdata() for container in ax.containers)
@@ -85,6 +77,6 @@ def test_losses_at_a_batch_size_stand_apart_and_the_legend_outside(writer) -> No
 
 def test_the_site_shows_every_setting_that_has_records() -> None:
     """A setting that gets its first record needs a line on the page; one that has none would be a broken image."""
-    drawn, _ = reliability_drawings(reliability(), Store(default_results()))
+    drawn = reliability_drawings(Asked(Store(default_results())))
     shown = re.findall(r"\(figures/(reliability-.*?)\.svg\)", (DOCS / "paper.md").read_text(encoding="utf-8"))
     assert sorted(shown) == sorted(drawing.name for drawing in drawn)

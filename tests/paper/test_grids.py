@@ -8,11 +8,12 @@ from gence.lab.spec.grid import check_losses
 from gence.lab.spec.recipe import RECIPES
 from gence.lab.store.record import RunResult
 from gence.lab.store.store import Store
+from gence.lab.sweep.cell import cell_name, cells
 from gence.paper.exhibit import Exhibit
+from gence.paper.exhibit_registry import paper_exhibits
 from gence.paper.exhibits.table1 import table1
-from gence.paper.grids import GRIDS, grid_specs
-from gence.paper.registry import EXHIBITS, load_exhibit
-from gence.paper.results import default_results
+from gence.paper.grids import by_priority, grid_specs
+from gence.paper.records import default_results
 from gence.paper.studies.open_choices import (
     CANDIDATES,
     CELLS,
@@ -21,11 +22,11 @@ from gence.paper.studies.open_choices import (
     chosen,
     judge,
     open_choice_specs,
-    search_sentence,
+    search_outlook,
+    search_table,
 )
-from gence.paper.tables import by_priority, cell_name, cells, search_table
 
-ALL = {name: load_exhibit(name) for name in EXHIBITS}
+ALL = {exhibit.name: exhibit for exhibit in paper_exhibits()}
 
 
 @pytest.mark.parametrize("exhibit", ALL.values(), ids=lambda exhibit: exhibit.name)
@@ -59,8 +60,8 @@ def test_cells_shared_between_exhibits_train_once() -> None:
     assert len(keys("batch_size") & keys("table1")) == 2 * 7 * 5  # B = 100 on both networks
     assert len(keys("smoothing") & keys("table1")) == 3 * 3 * 5  # GenCE, CE and anchored
     assert not keys("imbalanced") & keys("table1")
-    joined = grid_specs(EXHIBITS, Store("unused"))
-    assert len(joined) == len(set.union(*map(keys, EXHIBITS))) == 830
+    joined = grid_specs(list(ALL), Store("unused"))
+    assert len(joined) == len(set.union(*map(keys, list(ALL)))) == 830
 
 
 def test_a_part_is_a_fair_comparison() -> None:
@@ -72,7 +73,7 @@ def test_a_part_is_a_fair_comparison() -> None:
 
 
 def test_the_most_informative_cells_come_first() -> None:
-    names = list(dict.fromkeys(cell_name(spec) for spec in grid_specs(EXHIBITS, Store("unused"))))
+    names = list(dict.fromkeys(cell_name(spec) for spec in grid_specs(list(ALL), Store("unused"))))
     assert names[:6] == [
         "cifar100-2000-vgg19",
         "cifar10-2000-vgg19",
@@ -109,7 +110,6 @@ def test_rows_and_losses_are_selected() -> None:
 
 def test_grids_by_name(tmp_path) -> None:
     store = Store(tmp_path / "store")
-    assert "open_choices" in GRIDS
     with pytest.raises(ValueError, match="did you mean 'table1'"):
         grid_specs(["tabel1"], store)
     with pytest.raises(ValueError, match="seeds is 0"):
@@ -118,11 +118,6 @@ def test_grids_by_name(tmp_path) -> None:
         grid_specs(["tuned"], store)
     other = grid_specs(["table1"], store, recipe="modern", seeds=1)
     assert {spec.recipe for spec in other} == {RECIPES["modern"]}
-    grid = tmp_path / "mine.toml"
-    grid.write_text('[base]\ndata="digits"\nmodel="small_cnn"\nrecipe="tiny"\nsubset=100\nseed=0\nloss="ce"\n')
-    assert len(grid_specs([str(grid), "table1"], store)) == 421
-    with pytest.raises(ValueError, match=r"mine\.toml is a file and says itself what it runs; leave out seeds, or"):
-        grid_specs([str(grid)], store, seeds=2)
 
 
 def test_a_row_of_one_of_several_grids_is_enough(tmp_path) -> None:
@@ -179,7 +174,7 @@ def test_only_the_closest_go_on(writer) -> None:
     record_search(store, {name: OFF[name] for name in list(OFF)[1:]}, FIRST[1:])
     assert all(one.out is None for one in judge(store))  # one cell lacks one candidate
     assert {spec.subset.n for spec in open_choice_specs(store)} == {2000}
-    assert "gence run open_choices, and again for the 4 closest" in search_sentence(store)
+    assert "gence run open_choices, and again for the 4 closest" in search_outlook(store)
     assert "out" not in search_table(store).markdown().split("\n\n")[0]
     record_search(store, OFF, FIRST)
     assert [one.name for one in judge(store) if not one.out] == CLOSEST
@@ -189,7 +184,7 @@ def test_only_the_closest_go_on(writer) -> None:
         for row in table1().selected(CELLS[2:])
         for name in CLOSEST
     )
-    assert search_sentence(store).endswith("both cells of N = 5000. Next: gence run open_choices.")
+    assert search_outlook(store).endswith("both cells of N = 5000. Next: gence run open_choices.")
     lines = search_table(store).markdown().splitlines()
     assert sum(line.count("| out") for line in lines) == 3 * (len(CANDIDATES) - GO_ON)
     assert sum(line.count("| missing") for line in lines) == 3 * GO_ON
@@ -206,7 +201,7 @@ def test_the_closest_candidate_is_chosen(writer) -> None:
     found = chosen(store)
     assert found is not None
     assert (found.name, round(found.distance, 9)) == ("tenth mixed", round(13**0.5, 9))
-    assert f"Chosen, on cross-entropy alone and 1 of 2 seeds: {found.name} (distance 3.61)." == search_sentence(store)
+    assert f"Chosen, on cross-entropy alone and 1 of 2 seeds: {found.name} (distance 3.61)." == search_outlook(store)
     assert "| **tenth mixed** |" in search_table(store).markdown()
     judged = judge(store)
     assert [one.name for one in judged[:GO_ON]] == CLOSEST

@@ -1,30 +1,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import pytest
 
 from gence.lab.report.tables import Table
 from gence.lab.store.store import Store
 from gence.paper.exhibit import Exhibit
+from gence.paper.exhibit_registry import load_exhibit, shown
+from gence.paper.exhibit_table import exhibit_table
 from gence.paper.exhibits.reliability import reliability
 from gence.paper.exhibits.table1 import table1
-from gence.paper.measure import measure
-from gence.paper.registry import load_exhibit
-from gence.paper.sentences import agreement
-from gence.paper.show import shown
-from gence.paper.tables import cost_table, exhibit_table
+from gence.paper.records import measure
+from gence.paper.studies.costs import cost_table
 
 ROW = "cifar100-2000-vgg19"
 
 
 def row_table(exhibit: Exhibit, store: Store) -> Table:
     return exhibit_table(exhibit, measure(exhibit, store, rows=[ROW]))
-
-
-def sentences(exhibit: Exhibit, store: Store, rows: Sequence[str] = ()) -> list[str]:
-    return agreement(exhibit, measure(exhibit, store, rows=rows))
 
 
 def cell(store: Store, column: str, row: str = ROW, exhibit: str = "table1"):
@@ -95,12 +89,9 @@ def test_no_calibration_error_is_the_best(writer) -> None:
     assert not any(cell.best for cell in ours.cells)
 
 
-def test_sentences_are_about_the_rows_that_are_shown(writer) -> None:
+def test_the_table_is_about_the_rows_and_seeds_that_are_asked_for(writer) -> None:
     writer.printed(table1(), ROW)
-    writer.printed(table1(), "cifar10-2000-vgg19", shift=50.0)
-    assert sentences(table1(), writer.store)[0].startswith("6 of 12 measured cells")
-    assert sentences(table1(), writer.store, rows=[ROW])[0].startswith("6 of 6 measured cells")
-    assert shown("table1", writer.store, rows=[ROW])[1][0].startswith("6 of 6 measured cells")
+    assert len(shown("table1", writer.store, rows=[ROW])[0].rows) == 3
     with pytest.raises(ValueError, match="seeds is 0; expected at least 1"):
         shown("table1", writer.store, seeds=0)
 
@@ -118,57 +109,6 @@ def test_overconfidence_is_that_of_the_confident_bins(writer) -> None:
     few = {**bins, "count": [*empty["count"], 0, 1, 0, 0, 3]}
     writer.cell(reliability(), "cifar10-2000-vgg19", "mae", [0.0, 0.0], tables={"reliability": few})
     assert cell(writer.store, "mae", "cifar10-2000-vgg19", "reliability").summary is None
-
-
-def test_agreement_by_rule(writer) -> None:
-    assert sentences(table1(), writer.store) == ["Nothing of this exhibit is measured yet."]
-    writer.printed(table1(), ROW)
-    (sentence,) = sentences(table1(), writer.store)
-    assert sentence == (
-        "6 of 6 measured cells lie within 2 standard errors of the printed value, and the printed best loss is the "
-        "best of the paper's losses here too in 1 of 1 rows."
-    )
-    writer.cell(table1(), "cifar10-2000-vgg19", "ce", [75.0, 75.1, 75.2, 75.3, 75.4])
-    writer.cell(table1(), "cifar10-2000-vgg19", "gence", [74.0, 74.1, 74.2, 74.3, 74.4])
-    agrees, differs = sentences(table1(), writer.store)
-    assert agrees.startswith("7 of 8 measured cells")
-    assert differs.startswith(
-        "Furthest from the print is CE at CIFAR-10, 2000, VGG-19: ours 75.20, the paper's 70.38 (+"
-    )
-    # Gaps: 9.48 and -1.00 here, 9.48 and 4.24 in print.
-    assert differs.endswith(
-        "GenCE less CE is +4.24 here and +6.86 in print, mean over the 2 rows where both have two seeds."
-    )
-    writer.cell(table1(), ROW, "anchored", [24.92] * 5)  # the printed CE is 14.92
-    assert sentences(table1(), writer.store)[1].endswith(
-        "have two seeds; with an anchor of 0.1, which the paper does not have, +10.00 over 1 row."
-    )
-
-
-def test_it_is_said_why_nothing_can_be_judged(writer) -> None:
-    ece, beside = load_exhibit("ece"), ", so no difference from the print can be judged."
-    writer.cell(ece, "cifar100-2000-vgg19", "ce", [2.0])
-    assert sentences(ece, writer.store) == ["No cell has two seeds yet" + beside]
-    writer.cell(ece, "cifar100-2000-vgg19", "gence", [2.0, 2.1, 2.2])
-    assert sentences(ece, writer.store) == ["No cell with two seeds has a printed value" + beside]
-
-
-def test_agreement_of_the_figures(writer) -> None:
-    batch = load_exhibit("batch_size")
-    accuracies = {25: 60.0, 50: 66.0, 100: 65.0, 200: 61.0}
-    for size, accuracy in accuracies.items():
-        for column, more in (("gence", 2.0), ("ce", 0.0)):
-            writer.cell(batch, f"cifar10-2000-vgg19-b{size}", column, [accuracy + more, accuracy + more])
-    (sentence,) = sentences(batch, writer.store)
-    assert sentence.startswith("VGG-19: GenCE is best at B = 50 and 6.00 points worse at worst; CE is best at B = 50")
-
-
-def test_agreement_where_the_paper_names_no_setting(writer) -> None:
-    for row in load_exhibit("ood").selected(["cifar10-2000-vgg19/far-entropy"]):
-        writer.printed(load_exhibit("ood"), row.name, shift=-30)
-    (sentence,) = sentences(load_exhibit("ood"), writer.store)
-    assert sentence.startswith("If the paper's setting is N = 2000 and VGG-19: 0 of 6 measured cells lie within")
-    assert "the best of the paper's losses here too in 1 of 1 rows" in sentence
 
 
 def test_costs_count_every_run_once(writer) -> None:

@@ -6,9 +6,9 @@ import pytest
 
 from gence.lab.spec.loss import LossSpec
 from gence.lab.store.record import RunResult
+from gence.paper.blocks import COLUMNS, measured_table
 from gence.paper.exhibits.imbalanced import imbalanced
 from gence.paper.exhibits.table1 import table1
-from gence.paper.readme import COLUMNS, measured_table
 
 OTHERS = {"offset/accuracy": 0.8, "offset/ece": 0.05}
 

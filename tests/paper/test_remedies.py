@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from typer.testing import CliRunner
 
-from gence.cli.app import create_app
 from gence.lab.report.figures.svg import as_svg
 from gence.lab.spec.grid import check_losses, parse_grid
 from gence.lab.spec.loss import LossSpec
@@ -13,17 +11,16 @@ from gence.lab.spec.recipe import RECIPES
 from gence.lab.spec.run import RunSpec
 from gence.lab.store.record import RunResult
 from gence.lab.store.store import Store
+from gence.lab.sweep.cell import cell_name
 from gence.lab.sweep.queue import CohortQueue
+from gence.paper.blocks import filled, renderers
+from gence.paper.exhibit_registry import Asked, load_exhibit, shown
 from gence.paper.exhibits.table1 import table1
 from gence.paper.grids import grid_specs
-from gence.paper.readme import filled, renderers
-from gence.paper.registry import load_exhibit
-from gence.paper.results import default_results
-from gence.paper.show import shown
+from gence.paper.records import default_results
 from gence.paper.studies import remedies as study
-from gence.paper.studies.remedies import remedies
-from gence.paper.studies.remedies_figure import anchor_figure, figure_block
-from gence.paper.tables import cell_name
+from gence.paper.studies.remedies import anchor_drawings, remedies
+from tests.paper.commands import invoke
 from tests.paper.remedies_records import ROW, record, run_of
 
 # The grid
@@ -113,11 +110,11 @@ def test_one_recipe_instead_of_two() -> None:
 
 def test_nothing_is_claimed_without_records(writer) -> None:
     table, notes = shown("remedies", writer.store)
-    assert notes[0] == "Nothing of this comparison is measured yet: 0 of 384 runs are recorded."
+    assert all(note.startswith("Assumed: ") for note in notes)
     assert table.rows == ()
     assert "No record yet: CIFAR-100, VGG-19, paper; " in table.caption
-    assert anchor_figure(writer.store) is None
-    assert figure_block(writer.store) == "\nNothing has been measured yet, so there is no figure.\n\n"
+    assert anchor_drawings(Asked(writer.store)) == []
+    assert "there is no figure" in renderers(writer.store, writer.store.root)["remedies_figure"]()
 
 
 def test_cells_have_accuracy_calibration_and_drift(writer) -> None:
@@ -138,9 +135,9 @@ def test_cells_have_accuracy_calibration_and_drift(writer) -> None:
 def test_one_seed_is_shown_and_not_judged(writer) -> None:
     record(writer.store, ROW, "gence", [20.0])
     record(writer.store, ROW, "ce", [30.0])
-    table, notes = shown("remedies", writer.store, seeds=1)
+    table, _ = shown("remedies", writer.store, seeds=1)
     assert table.rows[0].cells[-1].text == "30.00"
-    assert "CE against plain GenCE: +10.00 points, up in 1 of 1 pairs (not told apart)." in notes[1]
+    assert [cell.text for cell in table.rows[0].cells[1:4]] == ["+10.00 (1 of 1 up, 1 setting)", "1.000", "–"]
 
 
 def test_a_cell_without_all_its_numbers_says_whether_more_will_come(writer) -> None:
@@ -150,14 +147,14 @@ def test_a_cell_without_all_its_numbers_says_whether_more_will_come(writer) -> N
     assert table.rows[1].cells[1].text == "0.013 ± 0.000 (2 of 3, the others have none)"
 
 
-def test_the_figure_draws_what_is_there_and_names_what_is_not(writer) -> None:
+def test_the_figure_draws_what_is_there(writer) -> None:
     for row, more in ((ROW, 0.0), ("cifar10-vgg19-paper", 50.0)):
         record(writer.store, row, "gence", [20.0 + more, 21.0 + more])
         for strength in study.STRENGTHS:
             record(writer.store, row, study.anchor_column(strength, "train"), [22.0 + more + strength])
     record(writer.store, ROW, "anchor-0.1", [23.0])
-    figure = anchor_figure(writer.store)
-    assert figure is not None
+    (drawing,) = anchor_drawings(Asked(writer.store))
+    figure = drawing.figure()
     panels = figure.axes
     assert [axes.get_title() for axes in panels] == ["CIFAR-100, VGG-19, paper", "CIFAR-10, VGG-19, paper"]
     curves = {line.get_label(): list(line.get_ydata()) for line in panels[0].lines}
@@ -168,22 +165,12 @@ def test_the_figure_draws_what_is_there_and_names_what_is_not(writer) -> None:
     assert levels["plain GenCE, offset after training"] == pytest.approx(22.5)
     assert "CE" not in levels
     svg = as_svg(figure, "one")
-    assert svg == as_svg(anchor_figure(writer.store), "one")  # the same records, the same bytes
-    block = figure_block(writer.store)
-    assert "](figures/remedies-anchor.svg)" in block
-    assert "- CIFAR-100, VGG-19, paper: anchor 0.01, 0.03, 0.3, 1 (batch labels); CE\n" in block
-    assert "- everything of CIFAR-100, VGG-19, modern; CIFAR-10, VGG-19, modern; " in block
+    assert svg == as_svg(drawing.figure(), "one")  # the same records, the same bytes
+    block = renderers(writer.store, writer.store.root)["remedies_figure"]()
+    assert "](figures/remedies-anchor.svg)\n\nLines and large marks are means" in block
 
 
 # A tiny version of the study, trained
-
-
-def invoke(*arguments: object) -> str:
-    result = CliRunner().invoke(create_app(), [str(argument) for argument in arguments], env={"COLUMNS": "200"})
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result.output
 
 
 def test_a_tiny_study_from_its_runs_to_its_page(tmp_path, monkeypatch) -> None:
@@ -197,8 +184,7 @@ def test_a_tiny_study_from_its_runs_to_its_page(tmp_path, monkeypatch) -> None:
     assert "26 of 32 runs are missing" in invoke("run", *options, "--dry-run")
     invoke("run", *options, "--device", "cpu", "--no-predictions")
     text = invoke("show", *options)
-    assert "32 of 32 runs are recorded." in text
-    assert "By mean rank of accuracy over 1 settings the best remedy is" in text
+    assert "17 of 17 cells are recorded in full." in " ".join(text.split())
     assert "missing" not in text
     for name in ("remedies_ece", "remedies_drift"):
         assert "missing" not in invoke("show", name, *options[1:])
@@ -228,7 +214,8 @@ def test_a_tiny_study_from_its_runs_to_its_page(tmp_path, monkeypatch) -> None:
     written = filled(page, renderers(Store(store), tmp_path))
     assert "| offset after training | " in written
     assert "](figures/remedies-anchor.svg)" in written
-    figure = anchor_figure(Store(store))
+    (drawing,) = anchor_drawings(Asked(Store(store)))
+    figure = drawing.figure()
     assert [axes.get_title() for axes in figure.axes] == ["digits, small_cnn, tiny"]
     anchors = [line for line in figure.axes[0].lines if str(line.get_label()).startswith("anchor")]
     assert [len(line.get_ydata()) for line in anchors] == [5, 5]

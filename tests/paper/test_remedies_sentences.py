@@ -8,12 +8,11 @@ import pytest
 
 from gence.lab.store.store import Store
 from gence.paper.exhibit import ANCHORED
+from gence.paper.exhibit_registry import Asked
 from gence.paper.exhibits.table1 import table1
-from gence.paper.measure import Reader, measure
-from gence.paper.results import default_results
-from gence.paper.studies.drift_course import Course, read_courses
-from gence.paper.studies.remedies import remedies
-from gence.paper.studies.remedies_evidence import Study, read_study
+from gence.paper.records import Reader, default_results, measure
+from gence.paper.studies.evidence import Course, read_courses
+from gence.paper.studies.remedies import RemediesRecords, read_remedies, remedies
 
 DATA, MODELS, RECIPES = ("cifar100", "cifar10"), ("vgg19", "resnet50"), ("paper", "modern")
 STRENGTHS = ("0.01", "0.03", "0.1", "0.3")
@@ -34,8 +33,8 @@ def courses() -> dict[str, dict[str, list[Course]]]:
 
 
 @pytest.fixture(scope="module")
-def study() -> Study:
-    return read_study(Store(default_results()))
+def study() -> RemediesRecords:
+    return read_remedies(Asked(Store(default_results())))
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gence.paper.readme import study_record, study_table, write_study
+from gence.paper.blocks import study_record, study_table, write_study
 
 
 def test_a_written_study_becomes_a_table(tmp_path) -> None:

@@ -8,9 +8,8 @@ import pytest
 
 from gence.lab.store.store import Store
 from gence.paper.exhibits.smoothing import smoothing
-from gence.paper.measure import Reader
-from gence.paper.results import default_results
-from gence.paper.studies.drift_course import read_courses
+from gence.paper.records import Reader, default_results
+from gence.paper.studies.evidence import read_courses
 
 ROW = "cifar100-2000-resnet50"
 

@@ -9,30 +9,21 @@ import typer
 
 from gence.cli import compare
 from gence.cli.options import read_names, refuse_options
+from gence.cli.paper_names import NAMES, CommandOfNames
 from gence.cli.store import store_at
 from gence.cli.tables import print_table, table_console
 
 _FORMATS = ("text", "markdown", "latex", "csv")
-# Tables that are the same whatever these options say.
-_FIXED = {
-    "open_choices": ("--rows", "--seeds", "--recipe"),
-    "epoch_time": ("--rows", "--seeds", "--recipe"),
-    "costs": ("--rows",),
-}
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
 
-    @app.command()
+    @app.command(cls=CommandOfNames)
     def show(
         name: Annotated[
             str,
-            typer.Argument(
-                help="table1, imbalanced, ece, ood, smoothing, smoothing_ece, reliability, batch_size, epoch_time, "
-                "tuned, tuned_ece, tuned_ood, remedies, remedies_ece, remedies_drift, remedies_course, "
-                "larger_batches, open_choices, costs; or a folder of records."
-            ),
+            typer.Argument(help=f"{NAMES}; or a folder of records."),
         ],
         store: Annotated[
             Path | None, typer.Option("--store", help="Folder of records; results/paper by default.")
@@ -53,17 +44,18 @@ def register(app: typer.Typer) -> None:
         gence show gence-report/store
         """
         from gence.lab.spec import check_choice, nearest
-        from gence.paper import SHOWN, shown
+        from gence.paper import entries, shown
 
+        known = entries()
         narrowing = {"--rows": rows, "--seeds": seeds, "--recipe": recipe}
-        if name not in SHOWN and Path(name).is_dir():
+        if name not in known and Path(name).is_dir():
             shaping = {"--store": store, "--format": None if format == "text" else format}
             refuse_options(name, "a folder of records is shown whole, as text", {**shaping, **narrowing})
             compare.show(Path(name))
             return
-        if name not in SHOWN:
-            raise ValueError(f"{name} is neither a table nor a folder of records; {nearest(name, SHOWN)}")
-        fixed = {option: narrowing[option] for option in _FIXED.get(name, ())}
+        if name not in known:
+            raise ValueError(f"{name} is neither a table nor a folder of records; {nearest(name, tuple(known))}")
+        fixed = {option: given for option, given in narrowing.items() if option[2:] not in known[name].options}
         refuse_options(name, "its table has no such choice", fixed)
         check_choice("--format", format, _FORMATS)
         place = store_at(store, must_exist=store is not None)

@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 def store_at(path: Path | None, *, must_exist: bool = False) -> Store:
     """Return the store at a path; by default the repository's records of the paper."""
     from gence.lab.store import Store
-    from gence.paper import default_results
 
-    found = Store(default_results() if path is None else path, must_exist=must_exist)
+    if path is None:
+        from gence.paper import default_results
+
+        path = default_results()
+    found = Store(path, must_exist=must_exist)
     for sentence in found.strange_lines():
         typer.echo(f"Warning: {sentence}; its run counts as missing", err=True)
     return found
@@ -42,7 +45,7 @@ def register(app: typer.Typer) -> None:
         Example: gence store merge results/paper results/from-another-machine
         """
         from gence.lab.store import Store, is_it_the_folder
-        from gence.paper import merge_tuned
+        from gence.lab.sweep import merge_tuned
 
         target = Store(into)
         troubles = 0

@@ -9,19 +9,20 @@ import typer
 
 from gence.cli.errors import exit_if_interrupted, interruption_told
 from gence.cli.options import print_left_out, read_names, refuse_options
+from gence.cli.paper_names import GRIDS, CommandOfNames
 from gence.cli.store import store_at
 from gence.cli.tables import table_console
 
 if TYPE_CHECKING:
-    from gence.lab.spec import RunSpec
+    from collections.abc import Mapping, Sequence
+
+    from gence.lab.spec import Recipe, RunSpec
     from gence.lab.store import Store
+    from gence.paper import Entry
 
 _Names = Annotated[
     list[str],
-    typer.Argument(
-        help="Exhibits (table1, ood, ...), remedies, larger_batches, open_choices, tuned, epoch_time, or GRID.toml "
-        "files."
-    ),
+    typer.Argument(help=f"{GRIDS}; or GRID.toml files."),
 ]
 _StorePath = Annotated[Path | None, typer.Option("--store", help="Folder of records; results/paper of the checkout.")]
 _Rows = Annotated[str, typer.Option(help="Rows of an exhibit, separated by commas; * matches anything.")]
@@ -39,7 +40,7 @@ _RecipeName = Annotated[str | None, typer.Option("--recipe", help="Another recip
 def register(app: typer.Typer) -> None:
     """Add the commands."""
 
-    @app.command()
+    @app.command(cls=CommandOfNames)
     def run(
         names: _Names,
         store: _StorePath = None,
@@ -66,22 +67,20 @@ def register(app: typer.Typer) -> None:
 
         gence run table1 smoothing ood --dry-run
         """
-        from gence.paper import grid_specs
-
         place = store_at(store)
-        if "epoch_time" in names:
+        asked = _entries(names)
+        timed = next((entry for entry in asked if entry.timing is not None), None)
+        if timed is not None:
             given: dict[str, object] = {"--rows": rows, "--losses": losses, "--seeds": seeds, "--recipe": recipe}
             given |= {"--workers": workers, "--time-limit": time_limit}
             given |= {"--engine": None if engine == "local" else engine}
             given |= {"--cohort-size": None if cohort_size == "auto" else cohort_size}
-            refuse_options("epoch_time", "it times the same runs each time, one by one", given)
-            _time_epochs(names, place, device, compile, dry_run)
+            refuse_options(timed.name, "it times the same runs each time, one by one", given)
+            _time(timed, names, place, device, compile, dry_run)
             return
-        specs = grid_specs(
-            names, place, rows=read_names(rows), losses=read_names(losses), seeds=seeds, recipe=recipe
-        )  # fmt: skip
+        specs = _specs(names, place, rows=read_names(rows), losses=read_names(losses), seeds=seeds, recipe=recipe)
         if dry_run:
-            _list(specs, place)
+            _list(specs, place, {name: recipe for entry in asked for name, recipe in entry.recipes.items()})
             return
         # Here, because these load torch, which a list does not need.
         from gence.lab.sweep import check_ready, run_grid
@@ -101,15 +100,14 @@ def register(app: typer.Typer) -> None:
             typer.echo(f"{key} failed: {error}", err=True)
         if report.unreadable:
             typer.echo(f"look at the records that cannot be read: gence store check {place.root}", err=True)
-        if "open_choices" in names:
-            from gence.paper import search_sentence
-
-            typer.echo(search_sentence(place))
+        for entry in asked:
+            if entry.outlook is not None:
+                typer.echo(entry.outlook(place))
         exit_if_interrupted(report.stopped)
         if report.failed or report.unreadable:
             raise typer.Exit(1)
 
-    @app.command()
+    @app.command(cls=CommandOfNames)
     def tune(
         names: _Names,
         store: _StorePath = None,
@@ -135,13 +133,21 @@ def register(app: typer.Typer) -> None:
         Example: gence tune table1 --rows cifar100-2000-vgg19 --trials 16
         """
         from gence.lab.compare import split_losses
-        from gence.lab.sweep import Countdown, TuneSettings, check_ready, check_tunable, tune as tune_cell
-        from gence.paper import cell_name, cells_to_tune, grid_specs, losses_to_tune, save_tuned
+        from gence.lab.sweep import (
+            Countdown,
+            TuneSettings,
+            cell_name,
+            cells_to_tune,
+            check_ready,
+            check_tunable,
+            save_tuned,
+            tune as tune_cell,
+        )
 
         place = store_at(store)
-        specs = grid_specs(names, place, rows=read_names(rows), recipe=recipe)
+        specs = _specs(names, place, rows=read_names(rows), recipe=recipe)
         bases = cells_to_tune(specs)
-        asked = split_losses(losses) or losses_to_tune(names, specs)
+        asked = split_losses(losses) or _losses_to_tune(names, specs)
         limit = Countdown(time_limit)
         check_ready(bases, data=engine != "ray")
         if engine != "ray":
@@ -186,29 +192,67 @@ def _run_options(engine: str, workers: int | None, cohort_size: str, device: str
     }
 
 
-def _time_epochs(names: list[str], store: Store, device: str, compile: bool, dry_run: bool) -> None:
-    """Measure seconds per epoch, which is a benchmark and no grid."""
-    from gence.paper import LOSSES, measure_epoch_time, save_epoch_time
+def _is_file(name: str) -> bool:
+    return name.endswith(".toml")
 
-    if len(names) > 1:
-        raise ValueError("epoch_time is a benchmark, which other runs would disturb; run it alone")
+
+def _entries(names: Sequence[str]) -> list[Entry]:
+    """Return what the names stand for that are of the paper; a user's own grids need nothing of it."""
+    if all(map(_is_file, names)):
+        return []
+    from gence.paper import entries
+
+    known = entries()
+    return [known[name] for name in names if name in known]
+
+
+def _specs(names: Sequence[str], store: Store, **options: Any) -> list[RunSpec]:
+    """Return the runs of exhibits, as the options of `grid_specs` narrow them, and of grids in files, each once."""
+    from gence.lab.spec import SpecError, read_grid
+
+    files = [name for name in names if _is_file(name)]
+    if files and (useless := [option for option, value in options.items() if value not in (None, ())]):
+        raise SpecError(
+            f"{files[0]} is a file and says itself what it runs; leave out {' and '.join(useless)}, or change the file"
+        )
+    runs = [run for file in files for run in read_grid(file)]
+    if len(files) < len(names):
+        from gence.paper import grid_specs
+
+        runs = [*grid_specs([name for name in names if not _is_file(name)], store, **options), *runs]
+    return list({run.key: run for run in runs}.values())
+
+
+def _losses_to_tune(names: Sequence[str], specs: Sequence[RunSpec]) -> list[str]:
+    """Return what is tuned where nobody says: a file's own losses, and for exhibits the paper's with an anchor."""
+    if all(map(_is_file, names)):
+        return list(dict.fromkeys(str(spec.loss) for spec in specs))
+    from gence.paper import TUNED_LOSSES
+
+    return list(TUNED_LOSSES)
+
+
+def _time(entry: Entry, names: list[str], store: Store, device: str, compile: bool, dry_run: bool) -> None:
+    """Measure what is a benchmark and no grid."""
+    if len(names) > 1 or entry.timing is None:
+        raise ValueError(f"{entry.name} is a benchmark, which other runs would disturb; run it alone")
     if dry_run:
-        typer.echo(f"epoch_time would time {', '.join(LOSSES)} on both networks")
+        typer.echo(f"{entry.name} would time {entry.timing.what}")
         return
-    typer.echo(f"wrote {save_epoch_time(store, measure_epoch_time(device=device, compile=compile))}")
+    typer.echo(f"wrote {entry.timing.measure(store, device, compile)}")
 
 
-def _list(specs: list[RunSpec], store: Store) -> None:
+def _list(specs: list[RunSpec], store: Store, recipes: Mapping[str, Recipe]) -> None:
     """Print the cells of a grid in the order they would be done, and what each still lacks."""
     from rich.table import Table
 
     from gence.lab.spec import RECIPES
-    from gence.paper import CANDIDATES, cell_name, cells
+    from gence.lab.sweep import cell_name, cells
 
     missing = {spec.key for spec in store.missing(specs)}
     for problem in store.unreadable(spec.key for spec in specs).values():
         typer.echo(f"Warning: {problem}", err=True)
-    names = {recipe: name for name, recipe in {**CANDIDATES, **RECIPES}.items()}
+    names = {recipe: name for name, recipe in {**recipes, **RECIPES}.items()}
     table = Table("cell", "recipe", "losses", "seeds", "runs", "missing", "steps a run")
     table.columns[0].no_wrap = True
     for runs in cells(specs).values():

@@ -1,18 +1,24 @@
-"""What an exhibit of the paper is: rows and columns whose cells are runs, beside the values that were printed."""
+"""The rows and columns of an exhibit, whose cells are runs, and the values that were printed."""
 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gence.lab.spec import RECIPES, LossSpec, Recipe, RunSpec, Subset
+
+if TYPE_CHECKING:
+    from gence.lab.store import Record
 
 SEEDS = 5
 """Seeds of every configuration of the paper."""
 
-_OOD = ("cifar100", "svhn")
+DATA_TITLES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "mini-imagenet": "Mini-ImageNet"}
+MODEL_TITLES = {"resnet50": "ResNet-50", "vgg19": "VGG-19"}
+OOD_TITLES = {"cifar100": "near (CIFAR-100)", "svhn": "far (SVHN)"}
+"""The sets that CIFAR-10 models are judged on besides."""
 
 
 @dataclass(frozen=True)
@@ -45,37 +51,58 @@ class Column:
     changes: Mapping[str, Any] = field(default_factory=dict)
 
 
+SIX_LOSSES = tuple(
+    Column(name=name, title=title, loss=LossSpec(name=name))
+    for name, title in (
+        ("gence", "GenCE"),
+        ("ce", "CE"),
+        ("generalized_ce", "Generalised CE"),
+        ("focal", "Focal"),
+        ("mae", "MAE"),
+        ("brier", "Brier"),
+    )
+)
+"""The losses of the paper's tables, in their order; generalised CE is what the paper calls GCE."""
+
+ANCHORED = Column(name="anchored", title="GenCE, anchor 0.1", loss=LossSpec.parse("gence(anchor=0.1)"), ours=True)
+OFFSET = Column(name="offset", title="GenCE, offset", loss=LossSpec(name="gence"), ours=True, prefix="offset/")
+"""The very same GenCE runs after the marginal offset that is fitted on their training logits: no run of its own."""
+
+COLUMNS = (*SIX_LOSSES, ANCHORED, OFFSET)
+"""The columns of most exhibits: the paper's six and ours."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """A line of an exhibit.
+class RunRow:
+    """A row of an exhibit: its cells are runs.
 
     Attributes:
         name: what `--rows` selects.
-        labels: the leading cells of the line.
-        base: the run of the line, whose loss and seed the columns and seeds replace.
+        labels: the leading cells of the row.
+        base: the run of the row, whose loss and seed the columns and seeds replace.
         metric: the name of the number in the records.
         printed: printed values by column name; empty for a figure.
-        bold: the column whose value is printed in bold, or None.
+        bold: the column whose value is printed in bold.
     """
 
     name: str
     labels: tuple[str, ...]
     base: RunSpec
-    metric: str
+    metric: str = "accuracy"
     printed: Mapping[str, Printed] = field(default_factory=dict)
-    bold: str | None = None
+    bold: str = "gence"
 
     def specs(self, column: Column, seeds: int = SEEDS) -> list[RunSpec]:
-        """Return the runs of one cell, a seed each from 0."""
+        """Return the runs of one cell, one per seed from 0."""
         return [self.base.replace(**column.changes, loss=column.loss, seed=seed) for seed in range(seeds)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exhibit:
-    """A table or figure of the paper.
+    """The rows and columns of a table or figure.
 
     Attributes:
-        name: what the command line calls it.
+        name: what its table is called.
         title: what it is.
         where: where it stands in the paper.
         unit: what the numbers are.
@@ -84,19 +111,21 @@ class Exhibit:
         columns: the losses, the paper's first.
         higher_is_better: whether the best of a row is the largest; None where no value is better.
         scale: what a recorded number is multiplied with to be in the unit.
-        assumptions: what the paper does not say and was decided here, a sentence each.
-        seeds: how many seeds a cell should have where nobody says otherwise.
+        number: reads the number of a record; by default it is the row's metric.
+        assumptions: what the paper does not say and was decided here, one sentence each.
+        seeds: how many seeds a cell should have by default.
     """
 
     name: str
     title: str
-    where: str
-    unit: str
+    where: str = "not in the paper"
+    unit: str = "accuracy, %"
     label_names: tuple[str, ...]
-    rows: tuple[Row, ...]
-    columns: tuple[Column, ...]
+    rows: tuple[RunRow, ...]
+    columns: tuple[Column, ...] = COLUMNS
     higher_is_better: bool | None = True
     scale: float = 100.0
+    number: Callable[[Record], float | None] | None = None
     assumptions: tuple[str, ...] = ()
     seeds: int = SEEDS
 
@@ -104,7 +133,7 @@ class Exhibit:
         """Return whether a pattern (`cifar100-*-vgg19`) matches the name of a row."""
         return any(fnmatch.fnmatchcase(row.name, pattern) for row in self.rows)
 
-    def selected(self, patterns: Sequence[str] = ()) -> tuple[Row, ...]:
+    def selected(self, patterns: Sequence[str] = ()) -> tuple[RunRow, ...]:
         """Return the rows whose name matches one of the patterns (`cifar100-*-vgg19`); all without a pattern."""
         for pattern in patterns:
             if not self.has_row(pattern):
@@ -155,32 +184,8 @@ def cell(
         loss=LossSpec(name="ce"),
         recipe=RECIPES["paper"] if recipe is None else recipe,
         seed=0,
-        ood=_OOD if data == "cifar10" else (),
+        ood=tuple(OOD_TITLES) if data == "cifar10" else (),
     )
-
-
-DATA_TITLES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "mini-imagenet": "Mini-ImageNet"}
-MODEL_TITLES = {"resnet50": "ResNet-50", "vgg19": "VGG-19"}
-
-SIX_LOSSES = tuple(
-    Column(name=name, title=title, loss=LossSpec(name=name))
-    for name, title in (
-        ("gence", "GenCE"),
-        ("ce", "CE"),
-        ("generalized_ce", "Generalised CE"),
-        ("focal", "Focal"),
-        ("mae", "MAE"),
-        ("brier", "Brier"),
-    )
-)
-"""The losses of the paper's tables, in their order; generalised CE is what the paper calls GCE."""
-
-ANCHORED = Column(name="anchored", title="GenCE, anchor 0.1", loss=LossSpec.parse("gence(anchor=0.1)"), ours=True)
-OFFSET = Column(name="offset", title="GenCE, offset", loss=LossSpec(name="gence"), ours=True, prefix="offset/")
-"""The very same GenCE runs after the marginal offset that is fitted on their training logits: no run of its own."""
-
-COLUMNS = (*SIX_LOSSES, ANCHORED, OFFSET)
-"""The columns of most exhibits: the paper's six and ours."""
 
 
 def printed(columns: Iterable[Column], text: str) -> dict[str, Printed]:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from gence.lab.report.frame import Setting, load_rows, ood_sets, settings
     from gence.lab.report.page import Report, build_report, make_folder, notebook_html, write_report
     from gence.lab.report.style import MAIN, Mark, auroc_of, colour_variables, loss_order, loss_title, marks_for
-    from gence.lab.report.tables import Cell, Row, Table, loss_table
+    from gence.lab.report.tables import Cell, Row, Table, loss_table, markdown_table
     from gence.lab.report.verdict import enumerated, judge
     from gence.lab.report.warnings import data_concerns, image_concerns, tuning_concerns, unfinished_concerns
 

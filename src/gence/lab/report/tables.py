@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -61,11 +61,9 @@ class Table:
 
     def markdown(self) -> str:
         """Return the table in Markdown; the best of a column is bold."""
-        lines = [_pipes(map(_markdown_text, self.columns)), _pipes(["---"] + ["---:"] * (len(self.columns) - 1))]
-        for row in self.rows:
-            texts = (_markdown_text(cell.text) for cell in row.cells)
-            lines.append(_pipes(f"**{t}**" if c.best else t for t, c in zip(texts, row.cells, strict=True)))
-        return "\n".join([*lines, "", _markdown_text(self.caption), ""])
+        rows = [[_markdown_cell(cell) for cell in row.cells] for row in self.rows]
+        table = markdown_table([_markdown_text(column) for column in self.columns], rows)
+        return f"{table}\n\n{_markdown_text(self.caption)}\n"
 
     def latex(self) -> str:
         """Return the table in LaTeX (needs the package booktabs); the best of a column is bold."""
@@ -117,6 +115,23 @@ class Table:
             styles = ("bold" if bold and cell.best else "" for cell in row.cells)
             shown.add_row(*map(Text, line, styles))
         return shown
+
+
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]], align: str = "") -> str:
+    """Return a table in Markdown, without a line break at its end; every such table is written here.
+
+    Args:
+        columns: the heads, already Markdown, like the cells.
+        rows: the cells, row by row.
+        align: one letter per column, "l" or "r"; by default all but the first column are at the right.
+
+    >>> print(markdown_table(["loss", "n"], [["CE", "5"]]))
+    | loss | n |
+    | --- | ---: |
+    | CE | 5 |
+    """
+    sides = ["---:" if side == "r" else "---" for side in align or "l" + "r" * (len(columns) - 1)]
+    return "\n".join(f"| {' | '.join(texts)} |" for texts in (columns, sides, *rows))
 
 
 def loss_table(setting: Setting, quantities: Sequence[Quantity] | None = None) -> Table:
@@ -272,8 +287,9 @@ def _sortable(value: float) -> float | str:
     return value if math.isfinite(value) else ""
 
 
-def _pipes(texts: object) -> str:
-    return "| " + " | ".join(texts) + " |"  # type: ignore[arg-type]
+def _markdown_cell(cell: Cell) -> str:
+    text = _markdown_text(cell.text)
+    return f"**{text}**" if cell.best else text
 
 
 def _markdown_text(text: str) -> str:

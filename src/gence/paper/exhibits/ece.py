@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gence.lab.spec import Recipe
-from gence.paper.exhibit import COLUMNS, DATA_TITLES, Exhibit, Row, cell, printed
+from gence.paper.exhibit import COLUMNS, DATA_TITLES, Exhibit, RunRow, cell, printed
+from gence.paper.exhibit_registry import Entry
 
 # ECE in per cent: GenCE | CE | generalised CE | focal | MAE | Brier
 PRINTED = {
@@ -24,13 +25,13 @@ def ece(recipe: Recipe | None = None) -> Exhibit:
     The paper prints ResNet-50 alone. The VGG-19 rows are the same runs as in Table 1 and have no printed values.
     """
     rows = [
-        Row(
+        RunRow(
             name=f"{data}-{n}-{model}",
             labels=(DATA_TITLES[data], str(n), title),
             base=cell(data, model, n=n, recipe=recipe),
             metric="ece",
             printed=printed(COLUMNS, line) if model == "resnet50" else {},
-            bold=BOLD.get((data, n), "gence") if model == "resnet50" else None,
+            bold=BOLD.get((data, n), "gence"),
         )
         for model, title in (("resnet50", "ResNet-50"), ("vgg19", "VGG-19"))
         for (data, n), line in PRINTED.items()
@@ -41,8 +42,23 @@ def ece(recipe: Recipe | None = None) -> Exhibit:
         where="Table 3",
         unit="ECE, % (15 bins)",
         label_names=("Data", "N", "Network"),
-        columns=COLUMNS,
         rows=tuple(rows),
         higher_is_better=False,
         assumptions=("The paper has no VGG-19 rows; they are ours, from the runs of Table 1.",),
     )
+
+
+ENTRIES = (
+    Entry(
+        name="ece",
+        place=3,
+        exhibit=ece,
+        in_paper=True,
+        findings=(
+            "2 of the 12 cells that have a printed value lie within two standard errors of it. The printed best loss "
+            "is the best of the paper's six in neither row.",
+            "Over these two rows the error of GenCE is 2.5 points below that of cross-entropy, in print 5.1; with an "
+            "anchor of 0.1 it is 0.5 above.",
+        ),
+    ),
+)

@@ -15,13 +15,11 @@ from gence.lab.report import Cell, Row, Table
 from gence.lab.spec import LossSpec
 from gence.lab.store import Store, StoreError, environment_record, replace_file
 from gence.paper.exhibit import ANCHORED, MODEL_TITLES, SIX_LOSSES, cell
+from gence.paper.exhibit_registry import Asked, Entry, Timing, View
 
 if TYPE_CHECKING:
     from gence.lab.spec import RunSpec
     from gence.lab.train import CohortProgress
-
-PRINTED_PER_CENT = 0.3
-"""How much longer an epoch takes with GenCE than with CE, as printed."""
 
 _TITLES = {str(column.loss): column.title for column in (*SIX_LOSSES, ANCHORED)}
 LOSSES = tuple(_TITLES)
@@ -41,7 +39,7 @@ def measure_epoch_time(
     Args:
         bases: the runs whose loss is replaced; CIFAR-10, N = 2000 on both networks by default.
         losses: what is timed; "ce" is what the others are compared with.
-        epochs: epochs a turn; the first, which warms up, is left out.
+        epochs: epochs per turn; the first, which warms up, is left out.
         rounds: turns of each loss.
         device: "auto", "cpu" or "cuda".
         compile: whether the network is compiled.
@@ -76,8 +74,9 @@ def save_epoch_time(store: Store, record: dict[str, Any]) -> Path:
     return path
 
 
-def epoch_time_table(store: Store) -> tuple[Table, list[str]]:
-    """Return the median seconds per epoch of each loss, more than CE in per cent, and a sentence beside the print."""
+def epoch_time_view(asked: Asked) -> View:
+    """Return the median seconds per epoch of each loss, and how much more than CE that is in per cent."""
+    store = asked.store
     path = store.root / "epoch_time.json"
     columns = ("Network", "Loss", "Median seconds an epoch", "Against CE, %", "Epochs")
     caption = "Seconds per epoch of one run, data and augmentation included"
@@ -86,7 +85,7 @@ def epoch_time_table(store: Store) -> tuple[Table, list[str]]:
         return table, ["Seconds per epoch are not measured yet: gence run epoch_time"]
     try:
         record = json.loads(path.read_text())
-        rows, sentences = [], []
+        rows = []
         for network in record["rows"]:
             medians = {loss: statistics.median(values) for loss, values in network["seconds"].items()}
             title = MODEL_TITLES.get(network["model"], network["model"])
@@ -94,17 +93,11 @@ def epoch_time_table(store: Store) -> tuple[Table, list[str]]:
                 more, epochs = 100 * (medians[loss] / medians["ce"] - 1), len(network["seconds"][loss])
                 texts = (title, _TITLES.get(loss, loss), f"{medians[loss]:.4f}", f"{more:+.2f}", str(epochs))
                 rows.append(Row(cells=tuple(Cell(text=text, value=text) for text in texts), loss=loss))
-            more = 100 * (medians["gence"] / medians["ce"] - 1)
-            spread = _quartile_range(network["seconds"]["ce"]) / medians["ce"] * 100
-            sentences.append(
-                f"{title}: an epoch with GenCE takes {more:+.2f} % against CE (the paper: {PRINTED_PER_CENT:+g} %); "
-                f"the middle half of CE's own epochs spans {spread:.2f} %."
-            )
         device = record["environment"].get("device")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise StoreError(f"{path} cannot be read ({error!r}); remove it and run gence run epoch_time again") from error
     done = Table(name="epoch-time", caption=f"{caption}, on {device}.", columns=columns, rows=tuple(rows))
-    return done, sentences
+    return done, []
 
 
 def _place(loss: str) -> tuple[int, str]:
@@ -119,8 +112,21 @@ def _noting(ends: list[float]) -> Any:
     return note
 
 
-def _quartile_range(values: Sequence[float]) -> float:
-    if len(values) < 2:
-        return math.nan
-    low, _, high = statistics.quantiles(values, n=4)
-    return high - low
+def _measure(store: Store, device: str, compile: bool) -> Path:
+    return save_epoch_time(store, measure_epoch_time(device=device, compile=compile))
+
+
+ENTRIES = (
+    Entry(
+        name="epoch_time",
+        place=9,
+        heading="Seconds per epoch",
+        view=epoch_time_view,
+        options=(),
+        timing=Timing(what=f"{', '.join(LOSSES)} on both networks", measure=_measure),
+        findings=(
+            "An epoch with GenCE takes as long as one with cross-entropy on both networks: the medians differ by less "
+            "than 0.2 %, which is within the spread of cross-entropy's own epochs. The paper prints 0.3 % more.",
+        ),
+    ),
+)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gence.lab.spec import Recipe
-from gence.paper.exhibit import COLUMNS, DATA_TITLES, Exhibit, Row, cell, printed
+from gence.paper.exhibit import COLUMNS, DATA_TITLES, Exhibit, RunRow, cell, printed
+from gence.paper.exhibit_registry import Entry
 
 # Accuracy in per cent: GenCE | CE | generalised CE | focal | MAE | Brier
 PRINTED = {
@@ -20,17 +21,13 @@ def imbalanced(recipe: Recipe | None = None) -> Exhibit:
         name="imbalanced",
         title="Accuracy under class imbalance",
         where="Table 2",
-        unit="accuracy, %",
         label_names=("Data", "Imbalance"),
-        columns=COLUMNS,
         rows=tuple(
-            Row(
+            RunRow(
                 name=f"{data}-rho{rho}-resnet50",
                 labels=(DATA_TITLES[data], str(rho)),
                 base=cell(data, "resnet50", rho=rho, recipe=recipe),
-                metric="accuracy",
                 printed=printed(COLUMNS, line),
-                bold="gence",
             )
             for (data, rho), line in PRINTED.items()
         ),
@@ -39,3 +36,13 @@ def imbalanced(recipe: Recipe | None = None) -> Exhibit:
             "n_max * rho^(-k/(K-1)) of them; the test set is balanced.",
         ),
     )
+
+
+ENTRIES = (
+    Entry(
+        name="imbalanced",
+        place=2,
+        exhibit=imbalanced,
+        in_paper=True,
+    ),
+)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+
 from gence.lab.spec import LossSpec, Recipe
-from gence.paper.exhibit import ANCHORED, DATA_TITLES, Column, Exhibit, Row, cell, printed
+from gence.paper.exhibit import ANCHORED, DATA_TITLES, Column, Exhibit, RunRow, cell, printed
+from gence.paper.exhibit_registry import Entry
 
 METHODS = (
     Column(name="gence", title="GenCE", loss=LossSpec(name="gence")),
@@ -44,13 +47,13 @@ def smoothing(recipe: Recipe | None = None, metric: str = "accuracy") -> Exhibit
         label_names=("Data",),
         columns=METHODS,
         rows=tuple(
-            Row(
+            RunRow(
                 name=f"{data}-2000-resnet50",
                 labels=(DATA_TITLES[data],),
                 base=cell(data, "resnet50", n=2000, recipe=recipe),
                 metric=metric,
                 printed=printed(METHODS, line) if accuracy else {},
-                bold=bold if accuracy else None,
+                bold=bold,
             )
             for data, (bold, line) in PRINTED.items()
         ),
@@ -60,3 +63,25 @@ def smoothing(recipe: Recipe | None = None, metric: str = "accuracy") -> Exhibit
             "unmixed views of each image; its linear head is fitted with cross-entropy on the frozen encoder.",
         ),
     )
+
+
+ENTRIES = (
+    Entry(
+        name="smoothing",
+        place=5,
+        exhibit=smoothing,
+        in_paper=True,
+        findings=(
+            "None of the 6 cells that have a printed value lies within two standard errors of it. Over the two rows "
+            "measured GenCE is 10.5 points behind cross-entropy, where the paper prints it 2.5 ahead; with an anchor "
+            "of 0.1 it is 3.9 ahead.",
+        ),
+    ),
+    Entry(
+        name="smoothing_ece",
+        place=8,
+        heading="Label smoothing: calibration",
+        exhibit=functools.partial(smoothing, metric="ece"),
+        of="smoothing",
+    ),
+)

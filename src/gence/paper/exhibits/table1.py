@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gence.lab.spec import Recipe
-from gence.paper.exhibit import COLUMNS, DATA_TITLES, MODEL_TITLES, Exhibit, Row, cell, printed
+from gence.paper.exhibit import COLUMNS, DATA_TITLES, MODEL_TITLES, Exhibit, RunRow, cell, printed
+from gence.paper.exhibit_registry import Entry
 
 # Accuracy in per cent, mean and standard deviation over 5 seeds:
 # GenCE | CE | generalised CE (printed as GCE) | focal | MAE | Brier
@@ -29,17 +30,13 @@ def table1(recipe: Recipe | None = None) -> Exhibit:
         name="table1",
         title="Accuracy on balanced small subsets",
         where="Table 1",
-        unit="accuracy, %",
         label_names=("Data", "N", "Network"),
-        columns=COLUMNS,
         rows=tuple(
-            Row(
+            RunRow(
                 name=f"{data}-{n}-{model}",
                 labels=(DATA_TITLES[data], str(n), MODEL_TITLES[model]),
                 base=cell(data, model, n=n, recipe=recipe),
-                metric="accuracy",
                 printed=printed(COLUMNS, line),
-                bold="gence",
             )
             for (data, n, model), line in PRINTED.items()
         ),
@@ -50,3 +47,19 @@ def table1(recipe: Recipe | None = None) -> Exhibit:
             "convolution of stride 1 and no pooling.",
         ),
     )
+
+
+ENTRIES = (
+    Entry(
+        name="table1",
+        place=1,
+        exhibit=table1,
+        in_paper=True,
+        findings=(
+            "3 of the 36 cells that have a printed value lie within two standard errors of it. The printed best loss "
+            "is the best of the paper's six here too in 3 of 6 rows.",
+            "Over these rows GenCE is 1.4 points behind cross-entropy, where the paper prints it 4.2 ahead; with an "
+            "anchor of 0.1, which the paper does not have, it is 4.8 ahead.",
+        ),
+    ),
+)

@@ -1,19 +1,44 @@
-"""From the store to the cells of an exhibit: what was measured, over how many seeds, and how far from the print."""
+"""Where the repository's records are, and the cells of an exhibit as far as a store has them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+import gence
 from gence.lab.spec import RunSpec
 from gence.lab.store import Record, Store
 from gence.metrics import Summary, summarize
-from gence.paper.exhibit import SEEDS, Column, Exhibit, Printed, Row
-from gence.paper.exhibits.reliability import OVERCONFIDENCE
+from gence.paper.exhibit import Column, Exhibit, Printed, RunRow
 
-_CONFIDENT_BINS = 5
-_FEWEST_CONFIDENT = 100
+
+def checkout() -> Path | None:
+    """Return the root of the checkout this package runs from, or None where it was installed without one."""
+    package = Path(gence.__file__).resolve().parent
+    root = package.parent.parent
+    return root if package.parent.name == "src" and (root / "pyproject.toml").exists() else None
+
+
+def default_results() -> Path:
+    """Return the folder of the repository's records of the paper, `results/paper` of the checkout.
+
+    Raises:
+        FileNotFoundError: if the package was installed without a checkout: records are not part of a wheel.
+    """
+    root = checkout()
+    if root is None:
+        raise FileNotFoundError(
+            "the paper's records are part of the repository, and gence runs from an installation without it; name a "
+            "store with --store, or run from a checkout"
+        )
+    return root / "results" / "paper"
+
+
+def is_ours(store: Store) -> bool:
+    """Return whether a store holds the repository's records, about which there are sentences."""
+    return checkout() is not None and store.root.resolve() == default_results()
 
 
 @dataclass(frozen=True)
@@ -58,19 +83,24 @@ class Measured:
 
 @dataclass(frozen=True)
 class MeasuredRow:
-    """A line of an exhibit with its cells by column name."""
+    """A row of an exhibit with its cells by column name."""
 
-    row: Row
+    row: RunRow
     cells: dict[str, Measured]
 
 
 def measure(
-    exhibit: Exhibit, store: Store | Reader, *, rows: Sequence[str] = (), seeds: int = SEEDS
+    exhibit: Exhibit, store: Store | Reader, *, rows: Sequence[str] = (), seeds: int | None = None
 ) -> list[MeasuredRow]:
     """Return the rows of an exhibit as far as the store has records; a missing cell is there, with nothing in it.
 
-    Several looks at the same runs share a `Reader`.
+    Args:
+        exhibit: what to measure.
+        store: where the records are; several looks at the same runs share a `Reader`.
+        rows: patterns of row names; all by default.
+        seeds: how many seeds a cell should have; the exhibit's own number by default.
     """
+    seeds = exhibit.seeds if seeds is None else seeds
     reader = store if isinstance(store, Reader) else Reader(store)
     lines = exhibit.selected(rows) if exhibit.rows else ()
     return [
@@ -86,14 +116,14 @@ class Reader:
         self._store, self._present = store, store.keys()
         self._seen: dict[str, Record] = {}
 
-    def cell(self, exhibit: Exhibit, row: Row, column: Column, seeds: int) -> Measured:
+    def cell(self, exhibit: Exhibit, row: RunRow, column: Column, seeds: int) -> Measured:
         """Return one cell, as far as there are records."""
         wanted = row.specs(column, seeds)
         records = [record for spec in wanted if (record := self.record(spec)) is not None]
         numbers = {
             record.spec.seed: exhibit.scale * value
             for record in records
-            if (value := _number(record, row.metric, column.prefix)) is not None
+            if (value := _number(record, exhibit, row.metric, column.prefix)) is not None
         }
         return Measured(
             summary=summarize(numbers) if numbers else None,
@@ -112,20 +142,7 @@ class Reader:
         return self._seen[spec.key]
 
 
-def _number(record: Record, metric: str, prefix: str) -> float | None:
+def _number(record: Record, exhibit: Exhibit, metric: str, prefix: str) -> float | None:
     """Return a finite number of a record, or None: a diverged run has an accuracy and little else."""
-    if metric == OVERCONFIDENCE:
-        return _overconfidence(record)
-    value = record.result.metrics.get(f"{prefix}{metric}")
+    value = exhibit.number(record) if exhibit.number else record.result.metrics.get(f"{prefix}{metric}")
     return value if value is not None and math.isfinite(value) else None
-
-
-def _overconfidence(record: Record) -> float | None:
-    """Confidence less accuracy, over the predictions in the most confident bins; None if there are hardly any."""
-    bins = record.result.tables.get("reliability")
-    if not bins:
-        return None
-    rows = list(zip(bins["count"], bins["confidence"], bins["accuracy"], strict=True))[-_CONFIDENT_BINS:]
-    filled = [(count, confidence - accuracy) for count, confidence, accuracy in rows if count]
-    total = sum(count for count, _ in filled)
-    return sum(count * gap for count, gap in filled) / total if total >= _FEWEST_CONFIDENT else None

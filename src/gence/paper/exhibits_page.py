@@ -14,28 +14,9 @@ from gence._version import __version__
 from gence.lab.report import Cell, Mark, Table, as_svg, colour_variables, inlined, marks_for
 from gence.lab.spec import named_recipe
 from gence.lab.store import Store, replace_file
+from gence.paper.drawing import Drawing
 from gence.paper.exhibit import COLUMNS
-from gence.paper.figures import Drawing, batch_size_drawings, reliability_drawings
-from gence.paper.registry import load_exhibit
-from gence.paper.show import SHOWN, shown
-from gence.paper.studies.drift_course import course_drawing
-from gence.paper.studies.larger_batches import batches_drawing
-from gence.paper.studies.remedies_figure import anchor_drawing
-
-_HEADINGS = {
-    "smoothing_ece": "Label smoothing: calibration",
-    "epoch_time": "Seconds per epoch",
-    "tuned": "Every loss tuned: accuracy",
-    "tuned_ece": "Every loss tuned: calibration",
-    "tuned_ood": "Every loss tuned: out-of-distribution detection",
-    "remedies": "Remedies for a drifting marginal: accuracy",
-    "remedies_ece": "Remedies: calibration",
-    "remedies_drift": "Remedies: the drift itself",
-    "remedies_course": "Remedies: when the marginal drifts",
-    "larger_batches": "An anchor in larger batches",
-    "open_choices": "The recipe's open choices",
-    "costs": "What it cost",
-}
+from gence.paper.exhibit_registry import Asked, entries, shown
 
 _NUMBER = re.compile(r"[+-]?\d")
 _NO_NUMBER = re.compile(r"missing|out$|–|$")
@@ -58,7 +39,7 @@ class _Section:
     heading: str
     table: Table
     lines: list[_Line]
-    textual: list[bool]  # a column each: words, which stand at the left
+    textual: list[bool]  # one per column: words, which stand at the left
     notes: list[str]
     figures: list[dict[str, Any]]  # svg, caption, wide
 
@@ -80,16 +61,15 @@ def render_page(store: Store, *, recipe: str | None = None) -> str:
     environment.filters["pieces"] = _pieces
     marks = list(dict.fromkeys(marks_for([str(column.loss) for column in COLUMNS]).values()))
     sections = []
-    for name in SHOWN:
+    asked = Asked(store, recipe=named_recipe(recipe) if recipe else None)
+    for name, entry in entries().items():
         table, notes = shown(name, store, recipe=recipe)
-        drawings, lacking = _drawings(name, store, recipe)
+        drawings = entry.drawings(asked) if entry.drawings is not None else []
         # Our own drawings, escaped where they were made: like the style sheet, not data.
         figures = [
             {"svg": Markup(_inlined(d, marks)), "caption": f"{d.title}. {d.reading}", "wide": d.wide} for d in drawings
         ]
-        sections.append(
-            _Section(name, _heading(name), table, _lines(table), _textual(table), [*notes, *lacking], figures)
-        )
+        sections.append(_Section(name, entry.title, table, _lines(table), _textual(table), notes, figures))
     css = (files("gence.lab.report") / "templates" / "report.css").read_text(encoding="utf-8")
     return environment.get_template("paper.html").render(
         sections=sections, version=__version__, css=Markup(css + colour_variables(marks)), recipe=recipe or "paper"
@@ -101,13 +81,6 @@ def write_page(store: Store, out: str | os.PathLike[str], *, recipe: str | None 
     path = Path(out)
     replace_file(path, render_page(store, recipe=recipe).encode())
     return path
-
-
-def _heading(name: str) -> str:
-    if name in _HEADINGS:
-        return _HEADINGS[name]
-    exhibit = load_exhibit(name)
-    return f"{exhibit.where}: {exhibit.title[0].lower()}{exhibit.title[1:]}"
 
 
 def _lines(table: Table) -> list[_Line]:
@@ -135,21 +108,9 @@ def _pieces(text: str) -> list[str]:
     return re.split(r" (?=\()|(?<=,) ", text)
 
 
-def _drawings(name: str, store: Store, recipe: str | None) -> tuple[list[Drawing], list[str]]:
-    """Return an exhibit's drawings and the sentences that name what they lack."""
-    under = named_recipe(recipe) if recipe else None
-    if name == "reliability":
-        return reliability_drawings(load_exhibit(name, under), store)
-    if name == "batch_size":
-        return batch_size_drawings(load_exhibit(name, under), store)
-    ours = {"remedies": anchor_drawing, "remedies_course": course_drawing, "larger_batches": batches_drawing}
-    drawing = ours[name](store, under) if name in ours else None
-    return [] if drawing is None else [drawing], []
-
-
 def _inlined(drawing: Drawing, marks: list[Mark]) -> str:
     return inlined(
-        as_svg(drawing.figure, drawing.name),
+        as_svg(drawing.figure(), drawing.name),
         name=drawing.name,
         title=drawing.title,
         description=drawing.description,

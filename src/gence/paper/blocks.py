@@ -17,14 +17,12 @@ from typing import Any
 
 import pandas as pd
 
+from gence.lab.report import markdown_table
 from gence.lab.store import Store, environment_record
 from gence.metrics import Summary, summarize
+from gence.paper.drawing import Drawing
 from gence.paper.exhibit import ANCHORED, DATA_TITLES, MODEL_TITLES, OFFSET, SIX_LOSSES, Column
-from gence.paper.show import SHOWN, shown
-from gence.paper.studies.drift_course import course_block
-from gence.paper.studies.larger_batches import batches_block
-from gence.paper.studies.remedies_evidence import headline, read_study
-from gence.paper.studies.remedies_figure import figure_block
+from gence.paper.exhibit_registry import Asked, entries, shown
 
 
 def study_record(study: str, accuracies: Mapping[tuple[str, str], Sequence[float]], *, rows_are: str) -> dict[str, Any]:
@@ -32,7 +30,7 @@ def study_record(study: str, accuracies: Mapping[tuple[str, str], Sequence[float
 
     Args:
         study: what was run, such as "examples/unlabelled.py".
-        accuracies: (row, column) of the table -> one test accuracy a seed, from 0 to 1.
+        accuracies: (row, column) of the table -> one test accuracy per seed, from 0 to 1.
         rows_are: the heading above the rows' names.
 
     >>> record = study_record("a script", {("digits", "CE"): [0.9, 0.875]}, rows_are="data")
@@ -67,7 +65,7 @@ _METRICS = {"accuracy": "Accuracy, %", "ece": "Calibration error (ECE), %, 15 bi
 
 
 def measured_table(store: Store, metric: str = "accuracy") -> str:
-    """Return a Markdown table, a line a cell in which cross-entropy and GenCE have at least three seeds.
+    """Return a Markdown table, one line per cell in which cross-entropy and GenCE have at least three seeds.
 
     Cells are those judged on the test set under a recipe with a name.
 
@@ -84,15 +82,15 @@ def measured_table(store: Store, metric: str = "accuracy") -> str:
     if not cells:
         return "No cell has enough seeds of both cross-entropy and GenCE yet.\n"
     head = ["data", "N", "network", "recipe", *(column.title for column in COLUMNS)]
-    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * 4 + " ---: |" * len(COLUMNS)]
-    shown = pd.concat(cells)
-    diverged = int((shown["status"] == "diverged").sum())
-    seeds = sorted({len(_of(runs, column)) for runs in cells for column in COLUMNS} - set(range(LEAST_SEEDS)))
+    runs = pd.concat(cells)
+    diverged = int((runs["status"] == "diverged").sum())
+    seeds = sorted({len(_of(cell, column)) for cell in cells for column in COLUMNS} - set(range(LEAST_SEEDS)))
     note = (
         f"{_METRICS[metric]}: mean ± sample standard deviation over {' or '.join(map(str, seeds))} seeds. "
-        f"{len(shown)} runs on {' and '.join(sorted(set(shown['device'])))}; {diverged or 'none'} diverged."
+        f"{len(runs)} runs on {' and '.join(sorted(set(runs['device'])))}; {diverged or 'none'} diverged."
     )
-    return "\n".join([*lines, *(_line(runs, metric) for runs in cells)]) + f"\n\n{note}\n"
+    table = markdown_table(head, [_line(cell, metric) for cell in cells], "llll" + "r" * len(COLUMNS))
+    return f"{table}\n\n{note}\n"
 
 
 def _of(runs: pd.DataFrame, column: Column) -> pd.DataFrame:
@@ -103,7 +101,7 @@ def _can_be_compared(runs: pd.DataFrame) -> bool:
     return all(len(_of(runs, column)) >= LEAST_SEEDS for column in (_CE, _GENCE))
 
 
-def _line(runs: pd.DataFrame, metric: str) -> str:
+def _line(runs: pd.DataFrame, metric: str) -> list[str]:
     first = runs.iloc[0]
     size = "all" if pd.isna(first["subset.n"]) else f"{first['subset.n']:.0f}"
     if not pd.isna(first["subset.rho"]):
@@ -116,7 +114,7 @@ def _line(runs: pd.DataFrame, metric: str) -> str:
     for one in found:
         text = f"{one.mean:.1f} ± {one.std:.1f}" if one else "–"
         words.append(f"**{text}**" if one and one.mean == best else text)
-    return "| " + " | ".join(words) + " |"
+    return words
 
 
 def _summary(runs: pd.DataFrame, name: str) -> Summary | None:
@@ -139,13 +137,14 @@ def study_table(record: Mapping[str, Any]) -> str:
     """
     cells = {(cell["row"], cell["column"]): cell["accuracies"] for cell in record["rows"]}
     columns = list(dict.fromkeys(column for _, column in cells))
-    lines = ["| " + " | ".join([record["rows_are"], *columns]) + " |", "| --- |" + " ---: |" * len(columns)]
-    for row in dict.fromkeys(row for row, _ in cells):
-        lines.append("| " + " | ".join([row, *(_cell(cells.get((row, column))) for column in columns)]) + " |")
+    rows = [
+        [row, *(_cell(cells.get((row, column))) for column in columns)]
+        for row in dict.fromkeys(row for row, _ in cells)
+    ]
     counts = sorted({len(seeds) for seeds in cells.values()})
     seeds = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
     environment = record["environment"]
-    return "\n".join(lines) + (
+    return markdown_table([record["rows_are"], *columns], rows) + (
         f"\n\nTest accuracy in %, mean ± sample standard deviation over {seeds} seeds; {record['study']}, on "
         f"{environment['device']} with torch {environment['versions']['torch']}."
     )
@@ -168,20 +167,20 @@ _WALL_BELOW = 100_000  # logits: there the launches are the cost, and the clock 
 
 
 def speed_table(path: Path) -> str:
-    """Return a Markdown table: forward and backward in ms for each shape and provider, and GenCE's extra memory."""
+    """Return a Markdown table: forward and backward in ms per shape and provider, and GenCE's extra memory."""
     record: dict[str, Any] = json.loads(path.read_text())
     shapes: dict[tuple[int, int, str], dict[str, dict[str, Any]]] = {}
     for row in record["rows"]:
         shapes.setdefault((row["n"], row["K"], row["dtype"]), {})[row["provider"]] = row
     head = ["n x K", "dtype", *_PROVIDERS.values(), "GenCE's extra memory"]
-    lines = ["| " + " | ".join(head) + " |", "| --- | --- |" + " ---: |" * (len(head) - 2)]
+    lines = []
     for (n, K, dtype), rows in shapes.items():
         clock = "both_wall_ms" if n * K < _WALL_BELOW else "both_cold_ms"
         times = [f"{rows[name][clock]['median']:.3g}" if name in rows else "–" for name in _PROVIDERS]
-        lines.append("| " + " | ".join([f"{n} x {K}", dtype, *times, f"{rows['GenCE']['extra_mib']:.2g} MiB"]) + " |")
+        lines.append([f"{n} x {K}", dtype, *times, f"{rows['GenCE']['extra_mib']:.2g} MiB"])
     environment = record["environment"]
     versions = environment.get("versions", environment)
-    return "\n".join(lines) + (
+    return markdown_table(head, lines, "ll" + "r" * (len(head) - 2)) + (
         f"\n\nMilliseconds, medians, on {environment['device']} with torch {versions['torch']}; wall time for the two "
         "small shapes, time between events on logits that are not in the cache for the others.\n"
     )
@@ -197,21 +196,22 @@ Renderer = Callable[[], str]
 def renderers(store: Store, bench: Path) -> dict[str, Renderer]:
     """Return the functions that write each block, by name.
 
-    A name of `gence show` is its table with the sentences around it; `remedies_figure` is the remedies' figure and
-    what it lacks, `remedies_course_figure` their drift over the epochs, `larger_batches_figure` their accuracy against
-    batch size, `headline` what GenCE makes there against cross-entropy; `measured` and `measured_ece` are what the
-    store holds, a line a cell; `speed` is the loss's cost, a line a shape; `bench-NAME` is the table of the rows in
-    `NAME.json` of the folder of benchmarks, where small studies lie too.
+    A name of `gence show` is its table with the sentences around it, NAME_figure its figures, and an entry may have
+    blocks of its own, such as `headline`; `measured` and `measured_ece` are what the store holds, one line per cell;
+    `speed` is the loss's cost, one line per shape; `bench-NAME` is the table of the rows in `NAME.json` of the folder
+    of benchmarks, where small studies lie too.
 
     Args:
         store: where the records of the paper are.
         bench: the folder of benchmark records.
     """
-    found: dict[str, Renderer] = {name: functools.partial(_exhibit, name, store) for name in SHOWN}
-    found["remedies_figure"] = functools.partial(figure_block, store)
-    found["remedies_course_figure"] = functools.partial(course_block, store)
-    found["larger_batches_figure"] = functools.partial(batches_block, store)
-    found["headline"] = lambda: f"\n{headline(read_study(store))}\n\n"
+    found: dict[str, Renderer] = {}
+    for name, entry in entries().items():
+        found[name] = functools.partial(_exhibit, name, store)
+        if entry.drawings is not None:
+            found[f"{name}_figure"] = functools.partial(_figures, entry.drawings, store)
+        for block, render in entry.blocks.items():
+            found[block] = functools.partial(_own_block, render, store)
     found["measured"] = lambda: f"\n{measured_table(store)}\n"
     found["measured_ece"] = lambda: f"\n{measured_table(store, 'ece')}\n"
     if (bench / "loss.json").exists():
@@ -251,6 +251,15 @@ def _exhibit(name: str, store: Store) -> str:
     return "\n" + "\n\n".join(parts) + "\n\n"
 
 
+def _figures(drawings: Callable[[Asked], list[Drawing]], store: Store) -> str:
+    parts = [drawing.markdown() for drawing in drawings(Asked(store))]
+    return "\n" + "\n\n".join(parts or ["Nothing has been measured yet, so there is no figure."]) + "\n\n"
+
+
+def _own_block(render: Callable[[Store], str], store: Store) -> str:
+    return "\n" + render(store).rstrip("\n") + "\n\n"
+
+
 def _bench(path: Path) -> str:
     record: dict[str, Any] = json.loads(path.read_text())
     if "study" in record:
@@ -259,9 +268,9 @@ def _bench(path: Path) -> str:
     if not isinstance(rows, list) or not rows:
         return NOTHING
     columns = list(dict.fromkeys(name for row in rows for name, value in row.items() if _fits(name, value)))
-    lines = ["| " + " | ".join(name.replace("_", " ") for name in columns) + " |", "|" + " --- |" * len(columns)]
-    lines += ["| " + " | ".join(_short(row.get(name)) for name in columns) + " |" for row in rows]
-    return "\n" + "\n".join(lines) + f"\n\nOn {record.get('environment', {}).get('device', 'an unnamed device')}.\n\n"
+    lines = [[_short(row.get(name)) for name in columns] for row in rows]
+    table = markdown_table([name.replace("_", " ") for name in columns], lines, "l" * len(columns))
+    return f"\n{table}\n\nOn {record.get('environment', {}).get('device', 'an unnamed device')}.\n\n"
 
 
 def _fits(name: str, value: Any) -> bool:

@@ -1,0 +1,176 @@
+"""The registry: everything that has a name in `gence show`, `run`, `tune` and `report paper`, README and docs.
+
+A file in `paper/exhibits` or `paper/studies` is found by being there: its `ENTRIES` declare what it shows, and nothing
+else has to know of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gence.lab.report import Table
+from gence.lab.spec import Recipe, RunSpec, check_choice, named_recipe
+from gence.lab.store import Store
+from gence.paper.drawing import Drawing
+from gence.paper.exhibit import Exhibit
+from gence.paper.exhibit_table import exhibit_table
+from gence.paper.records import is_ours, measure
+
+_FOLDERS = ("gence.paper.exhibits", "gence.paper.studies")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What somebody wants to see of an exhibit.
+
+    Attributes:
+        store: where the records are.
+        rows: patterns of row names; all rows if empty.
+        seeds: how many seeds a cell should have; the exhibit's own number if None.
+        recipe: another recipe than the exhibit's own.
+    """
+
+    store: Store
+    rows: Sequence[str] = ()
+    seeds: int | None = None
+    recipe: Recipe | None = None
+
+
+View = tuple[Table, list[str]]
+"""A table, and the sentences that always go with it."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What is timed by itself instead of trained as a grid: what that is, and the function that writes the record."""
+
+    what: str
+    measure: Callable[[Store, str, bool], Path]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A name of the paper, and all that belongs to it.
+
+    Attributes:
+        name: what the command line calls it.
+        place: where it stands on the page and in lists, the smallest first.
+        heading: its heading on the page; by default where it stands in the paper and its title.
+        exhibit: makes its rows and columns, under a recipe or its own.
+        in_paper: whether the paper has it: its runs are ordered by how much they tell, and it is part of the costs.
+        of: the entry whose runs it shows too; they are asked for by that name.
+        view: makes its table and the sentences below; by default the exhibit beside the printed values.
+        options: the options that narrow its table.
+        findings: sentences on the repository's records, written by hand and held to them by tests; they are shown with
+            these records alone.
+        drawings: makes its figures, as far as there are records.
+        blocks: further generated blocks of the documents, by name.
+        specs: lists its runs, where they are not the exhibit's: what is asked for, names of losses -> runs.
+        recipes: recipes of its runs that have a name here alone.
+        outlook: says what its records have decided or what to do next; printed after its runs.
+        timing: how it is measured, if not by runs.
+    """
+
+    name: str
+    place: int = 1000
+    heading: str = ""
+    exhibit: Callable[[Recipe | None], Exhibit] | None = None
+    in_paper: bool = False
+    of: str = ""
+    view: Callable[[Asked], View] | None = None
+    options: tuple[str, ...] = ("rows", "seeds", "recipe")
+    findings: tuple[str, ...] = ()
+    drawings: Callable[[Asked], list[Drawing]] | None = None
+    blocks: Mapping[str, Callable[[Store], str]] = field(default_factory=dict)
+    specs: Callable[[Asked, Sequence[str]], list[RunSpec]] | None = None
+    recipes: Mapping[str, Recipe] = field(default_factory=dict)
+    outlook: Callable[[Store], str] | None = None
+    timing: Timing | None = None
+
+    @property
+    def is_grid(self) -> bool:
+        """Whether its runs are asked for by its name."""
+        return self.specs is not None or (self.exhibit is not None and not self.of)
+
+    @property
+    def title(self) -> str:
+        """Its heading on the page."""
+        if self.heading or self.exhibit is None:
+            return self.heading or self.name
+        exhibit = self.exhibit(None)
+        return f"{exhibit.where}: {exhibit.title[0].lower()}{exhibit.title[1:]}"
+
+
+def entries() -> dict[str, Entry]:
+    """Return everything that has a name, by name, in the order of the page."""
+    found: dict[str, Entry] = {}
+    for folder in _FOLDERS:
+        package = importlib.import_module(folder)
+        for file in pkgutil.iter_modules(package.__path__, f"{folder}."):
+            for entry in getattr(importlib.import_module(file.name), "ENTRIES", ()):
+                if entry.name in found:
+                    raise ValueError(f"two entries are called {entry.name!r}; one of them is in {file.name}: rename it")
+                found[entry.name] = entry
+    return dict(sorted(found.items(), key=lambda one: one[1].place))
+
+
+def load_exhibit(name: str, recipe: Recipe | None = None) -> Exhibit:
+    """Return an exhibit by name, under its own recipe unless another is given.
+
+    >>> exhibit = load_exhibit("table1")
+    >>> len(exhibit.rows), len(exhibit.columns)
+    (12, 8)
+    """
+    made = {entry.name: entry.exhibit for entry in entries().values() if entry.exhibit is not None}
+    check_choice("exhibit", name, tuple(made))
+    return made[name](recipe)
+
+
+def paper_exhibits(recipe: Recipe | None = None) -> list[Exhibit]:
+    """Return the exhibits of the paper whose cells are runs, in its order."""
+    return [entry.exhibit(recipe) for entry in entries().values() if entry.in_paper and entry.exhibit is not None]
+
+
+def shown(
+    name: str, store: Store, *, rows: Sequence[str] = (), seeds: int | None = None, recipe: str | None = None
+) -> View:
+    """Return the table called `name` and the sentences below it: what was found, what was assumed.
+
+    Args:
+        name: a name of `entries`.
+        store: where the records are.
+        rows: patterns of row names, for exhibits.
+        seeds: how many seeds a cell should have; 5 by default, and 3 for the studies.
+        recipe: the name of another recipe than the paper's, for exhibits.
+    """
+    known = entries()
+    check_choice("exhibit", name, tuple(known))
+    if seeds is not None and seeds < 1:
+        raise ValueError(f"seeds is {seeds}; expected at least 1")
+    entry = known[name]
+    asked = Asked(store, rows, seeds, named_recipe(recipe) if recipe else None)
+    table, notes = (entry.view or _view_of(entry))(asked)
+    whole = not rows and seeds is None and recipe is None
+    return table, [*(entry.findings if whole and is_ours(store) else ()), *notes]
+
+
+def exhibit_view(exhibit: Exhibit, asked: Asked) -> View:
+    """Return an exhibit beside its printed values, and what was assumed."""
+    table = exhibit_table(exhibit, measure(exhibit, asked.store, rows=asked.rows, seeds=asked.seeds), asked.seeds)
+    return table, assumed(exhibit)
+
+
+def assumed(exhibit: Exhibit) -> list[str]:
+    """Return what the paper does not say and was decided here, as it stands below a table."""
+    return [f"Assumed: {one}" for one in exhibit.assumptions]
+
+
+def _view_of(entry: Entry) -> Callable[[Asked], View]:
+    if entry.exhibit is None:
+        raise TypeError(f"the entry {entry.name!r} has neither exhibit nor view; give it one")
+    make = entry.exhibit
+    return lambda asked: exhibit_view(make(asked.recipe), asked)
