@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 import gence
 from gence import LOSSES, TwoHot, create_loss, gen_cross_entropy
-from gence.losses import generative
+from gence.losses.backends import dispatch
 
 Z = torch.zeros(4, 3)
 Y = torch.tensor([0, 1, 2, 0])
@@ -180,7 +180,7 @@ def test_a_prior_rounded_to_half_precision_is_taken(dtype: torch.dtype) -> None:
 
 
 def test_one_row_warns_once_and_has_zero_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generative, "_warned_of_one_row", False)
+    monkeypatch.setattr(dispatch, "_warned_of_one_row", False)
     z = torch.randn(1, 3, requires_grad=True)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -196,11 +196,11 @@ def test_one_row_warns_once_and_has_zero_gradient(monkeypatch: pytest.MonkeyPatc
 
 
 def test_one_row_with_something_to_compete_with_does_not_warn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generative, "_warned_of_one_row", False)
+    monkeypatch.setattr(dispatch, "_warned_of_one_row", False)
     z, y = torch.randn(1, 3), torch.tensor([1])
     assert gen_cross_entropy(z, y, context=torch.randn(2, 3)) > 0
     gen_cross_entropy(z, y, anchor=0.1)
-    assert not generative._warned_of_one_row
+    assert not dispatch._warned_of_one_row
 
 
 @pytest.mark.parametrize("name", [5, None])

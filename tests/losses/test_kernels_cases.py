@@ -325,6 +325,7 @@ def test_a_plan_is_used_only_under_the_settings_it_was_made_for(monkeypatch):
     from gence.losses.backends import dispatch as fused
 
     logits, target = make("index", 6, 5, torch.float16)
+    prior = torch.tensor([0.5, 0.2, 0.1, 0.1, 0.1], device=DEVICE)
     z = logits.clone().requires_grad_()
     used = []
     planned = fused._planned_loss
@@ -341,7 +342,9 @@ def test_a_plan_is_used_only_under_the_settings_it_was_made_for(monkeypatch):
             assert by_plan(z, target).dtype == torch.float32
         assert by_plan(z, target, reduction="sum") > by_plan(z, target)
         assert by_plan(z, target, ignore_index=int(target[0])) != by_plan(z, target)
-        for options in ({"anchor": 0.1}, {"anchor": torch.tensor(0.0, device=DEVICE)}, {"label_smoothing": 0.1}):
+        for options in ({"anchor": 0.1}, {"label_smoothing": 0.1}, {"anchor": 0.1, "prior": prior}):
+            assert by_plan(z, target, **options) != by_plan(z, target)
+        for options in ({"anchor": torch.tensor(0.0, device=DEVICE)}, {"weight": torch.ones(5, device=DEVICE)}):
             assert by_plan(z, target, **options) is None
         assert by_plan(logits, target) is None
         with torch.no_grad():
@@ -351,7 +354,9 @@ def test_a_plan_is_used_only_under_the_settings_it_was_made_for(monkeypatch):
         with pytest.raises(TypeError, match="ignore_index"):
             gence.gen_cross_entropy(z, target, ignore_index=-100.0)
     with gence.set_backend("torch"):
-        torch.testing.assert_close(gence.gen_cross_entropy(z, target), planned(z, target, -100, "mean"))
+        torch.testing.assert_close(
+            gence.gen_cross_entropy(z, target), planned(z, target, None, -100, "mean", 0.0, 0.0, None, None)
+        )
     with gence.set_backend("auto"):
         gradient = torch.func.grad(gence.gen_cross_entropy)(logits, target)
     torch.testing.assert_close(gradient, run("torch", logits, target)[1])
@@ -383,14 +388,14 @@ def test_second_derivative_and_second_backward_pass(regime):
 
 
 def test_a_label_out_of_range_is_nan_on_a_device_that_is_not_looked_at():
-    from gence.losses.backends.triton import eager as autograd
-    from gence.losses.backends.triton.problem import problem_of
+    from gence.losses.backends.triton import eager_loss, problem_of
+    from gence.losses.targets import Rows
 
     logits, target = make("index", 6, 5, torch.float32)
     target[1] = 99
     for weight in (None, torch.zeros(5).to(DEVICE).index_fill(0, target[:1], 1.0)):
-        problem = problem_of(target, weight, -100, "sum", 0.0, 0.0, None, logits)
-        assert bool(autograd.loss(logits, None, problem, torch.float32).isnan())
+        rows = Rows(logits, target, None, None, weight, -100, 0.0, "sum", target.shape, torch.float32)
+        assert bool(eager_loss(rows, problem_of(rows, 0.0, None), None).isnan())
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")

@@ -20,6 +20,7 @@ from gence.losses.backends.triton import (  # noqa: E402
     plans as usual_call,
 )
 from gence.losses.backends.triton.problem import problem_of  # noqa: E402
+from gence.losses.targets import prepare_rows  # noqa: E402
 
 STREAMED = ["stream_pulls", "stream_pulls", "stream_gradient", "stream_gradient"]
 HOPPER = GPUTarget("cuda", 90, 32)
@@ -102,21 +103,25 @@ def target_of(kind: str, n: int, K: int) -> Any:
 def test_kernels_compile_for_a_gpu(shape, dtype, kind, settings, kernels, launched):
     logits = torch.zeros(shape, dtype=dtype)
     arguments = {"label_smoothing": 0.0, "anchor": 0.0, **settings}
-    problem = problem_of(
-        target_of(kind, *shape), None, -100, "mean", arguments["label_smoothing"], arguments["anchor"], None, logits
-    )
-    _, saved = implementation.forward(problem, logits, None, torch.float32, with_grad=True)
+    rows = prepare_rows(logits, target_of(kind, *shape), None, -100, "mean", arguments["label_smoothing"])
+    problem = problem_of(rows, arguments["anchor"], None)
+    _, saved = implementation.forward(problem, logits, None, with_grad=True)
     implementation.backward(problem, saved, torch.ones(()), logits, None, need_context=False)
     assert launched == kernels
 
 
 @pytest.mark.parametrize(
-    ("shape", "kernels"),
-    [((100, 10), ["tiny_kernel"]), ((4096, 1000), ["rows_forward", "rows_backward"])],
+    ("shape", "anchor", "kernels"),
+    [
+        ((100, 10), 0.0, ["tiny_kernel"]),
+        ((100, 10), 0.1, ["tiny_kernel"]),
+        ((4096, 1000), 0.0, ["rows_forward", "rows_backward"]),
+        ((4096, 1000), 0.1, ["rows_forward", "finalise", "rows_backward"]),
+    ],
 )
-def test_kernels_of_the_usual_call_compile_for_a_gpu(shape, kernels, launched):
+def test_kernels_of_the_usual_call_compile_for_a_gpu(shape, anchor, kernels, launched):
     logits = torch.zeros(shape, dtype=torch.bfloat16, requires_grad=True)
     labels = target_of("index", *shape)
-    plan = usual_call.plan_of(logits, labels, -100, "mean")
-    torch.autograd.grad(plan.apply(logits, labels, plan), logits)
+    plan = usual_call.plan_of(prepare_rows(logits, labels, None, -100, "mean", 0.0), anchor, None)
+    torch.autograd.grad(plan.apply(logits, labels, None, plan), logits)
     assert launched == kernels

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -48,7 +48,7 @@ class Rows:
     probs: Tensor | None  # (n, K)
     two_hot: TwoHot | None  # each (n,)
     weight: Tensor | None  # (K,)
-    ignore_index: int
+    ignore_index: int | None  # None where labels were looked at, and none is ignored
     label_smoothing: float
     reduction: str
     shape: torch.Size  # of the unreduced loss
@@ -71,7 +71,7 @@ class Rows:
 
     def valid(self) -> Tensor | None:
         """Which rows take part (n,) bool; None where none can be ignored."""
-        return None if self.index is None else self.index != self.ignore_index
+        return None if self.index is None or self.ignore_index is None else self.index != self.ignore_index
 
     def values(self) -> Tensor:
         """Logits (n, K) in float32 or float64; 0 in ignored rows, so that not even a NaN in them reaches the loss."""
@@ -80,8 +80,9 @@ class Rows:
 
     def labels(self) -> list[tuple[Tensor, Tensor | None]]:
         """The one or two classes of each row, (n,) int64 and in range, and their shares (n,); None for a whole row."""
+        valid = self.valid()
         if self.index is not None:  # any class will do for an ignored row
-            return [(torch.where(self.index != self.ignore_index, self.index, 0).long(), None)]
+            return [((self.index if valid is None else torch.where(valid, self.index, 0)).long(), None)]
         if self.two_hot is None:
             return []
         share = self.two_hot.share.to(self.computed)
@@ -231,14 +232,16 @@ def label_counts(rows: Rows, of_row: Tensor | None = None) -> Tensor:
     zeros = rows.logits.new_zeros(rows.num_classes, dtype=rows.computed)
     if rows.probs is not None:
         return (rows.probs.to(zeros.dtype) if of_row is None else of_row[:, None] * rows.probs).sum(0)
+    if rows.index is not None and rows.ignore_index is None and of_row is None:
+        return torch.bincount(rows.index, minlength=rows.num_classes).to(zeros.dtype)
     # Exactly: 2^24 + 1 is no float32, and a class can have more rows than that.
     valid = rows.valid()
     exact = zeros if zeros.device.type == "mps" else zeros.double()  # Apple's devices lack it
     if valid is not None and of_row is None:
         exact, of_row = zeros.long(), valid.long()
     for label, share in rows.labels():
-        part = share if of_row is None else of_row if share is None else of_row * share
-        assert part is not None  # labels without shares can be ignored
+        assert share is not None or of_row is not None  # rows without shares were counted above
+        part = cast(Tensor, share) if of_row is None else of_row if share is None else of_row * share
         exact = exact.scatter_add(0, label, part.to(exact.dtype))
     return exact.to(zeros.dtype)
 
@@ -256,9 +259,10 @@ def class_mass(rows: Rows, of_row: Tensor | None = None) -> Tensor:
 def mean_denominator(rows: Rows) -> Tensor:
     """What "mean" divides by: sum_i w_{y_i} for class indices, the number of rows otherwise (PyTorch's rule)."""
     weight, valid = rows.weights(), rows.valid()
-    if weight is None or valid is None:
+    if weight is None or rows.index is None:
         return rows.count()
-    return torch.where(valid, weight[rows.labels()[0][0]], 0.0).sum()
+    of_label = weight[rows.labels()[0][0]]
+    return (of_label if valid is None else torch.where(valid, of_label, 0.0)).sum()
 
 
 def reduce_rows(rows: Rows, losses: Tensor) -> Tensor:

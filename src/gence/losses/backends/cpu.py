@@ -61,26 +61,31 @@ class _BlocksLoss(torch.autograd.Function):
             context_probs = softmax_blocks(context.to(sums.dtype), [], sums, keep)[0]
 
         ones = sums.new_ones(n) if valid is None else valid.to(sums.dtype)
-        mass = class_mass(rows, ones)
-        pi = None
-        if isinstance(anchor, Tensor) or anchor > 0:
-            pi = class_prior(mass, prior)
-        needed = mass != 0 if pi is None else (mass != 0) | (pi > 0)
-        if bool((needed & ~(sums >= FLOOR)).any()):
-            low, beyond = sums_in_log_space(logits, context, valid, sums.dtype)
-        else:
-            low, beyond = torch.zeros_like(sums), torch.where(needed, sums, 1.0)
+        anchored = isinstance(anchor, Tensor) or anchor > 0
+        linear = sums.min().item() >= FLOOR  # no NaN either
+        mass = class_mass(rows) if anchored or not linear else None
+        pi = class_prior(mass, prior) if mass is not None and anchored else None
+        low, beyond = None, sums
+        if mass is not None and not linear:
+            needed = mass != 0 if pi is None else (mass != 0) | (pi > 0)
+            if bool((needed & ~(sums >= FLOOR)).any()):
+                low, beyond = sums_in_log_space(logits, context, valid, sums.dtype)
+            else:
+                beyond = torch.where(needed, sums, 1.0)
         eps = rows.label_smoothing
-        if eps > 0 and low.min().item() < _HUGE:
+        if eps > 0 and low is not None and low.min().item() < _HUGE:
             return None
-        log_s = low + beyond.log()
+        log_s = beyond.log() if low is None else low + beyond.log()
 
-        cost = sums.new_zeros(n) if spread is None else spread
+        cost = spread
+        high = all(p.min().item() > FLOOR for p in picked)
         for (label, share), p in zip(labels, picked, strict=True):
-            part = log_s[label] - log_of_picked(logits, label, p)
+            part = log_s.index_select(0, label) - (p.log() if high else log_of_picked(logits, label, p))
             part = part if share is None else torch.where(share > 0, share * part, 0.0)
             part = part if weight is None else part * weight[label]
-            cost = cost + (1 - eps) * part
+            part = part if eps == 0 else (1 - eps) * part
+            cost = part if cost is None else cost + part
+        assert cost is not None  # there is at least one label
         if eps > 0:
             cost = cost + (eps / K) * (log_s.sum() if weight is None else (weight * log_s).sum())
         tau = _target_mass(labels, weight, eps, ones)
@@ -91,7 +96,7 @@ class _BlocksLoss(torch.autograd.Function):
             cost = torch.where(valid, cost, 0.0)
         denominator = mean_denominator(rows) if rows.reduction == "mean" else None
         ctx.rows = replace(rows, logits=logits.new_empty(0, K))  # the logits themselves are among what is saved
-        ctx.anchor, ctx.denominator, ctx.picked = anchor, denominator, picked
+        ctx.anchor, ctx.denominator, ctx.picked = anchor, denominator, picked if high else None
         ctx.probs, ctx.context_probs = probs, context_probs
         # Constants are saved too: autograd then notices if somebody writes into them before the backward pass.
         constants = (
@@ -118,30 +123,35 @@ class _BlocksLoss(torch.autograd.Function):
         of_row = upstream.to(tau.dtype)
         if ctx.denominator is not None:
             of_row = of_row / ctx.denominator
+        common = None if rows.reduction == "none" else of_row.item()
         of_row = of_row.expand(n)
         if valid is not None:
             of_row = torch.where(valid, of_row, 0.0)
-        steep = of_row.abs().max().item()
+        steep = of_row.abs().max().item() if common is None else abs(common)
         if STEEP < steep < math.inf:
-            of_row = of_row / steep
+            of_row, common = of_row / steep, None if common is None else common / steep
         else:
             steep = 1.0
-        pull = class_mass(rows, of_row)
+        # A number for all rows is multiplied once: counts are exact, and sums of fractions round.
+        pull = class_mass(rows, of_row) if common is None else class_mass(rows) * common
         if pi is not None:
             pull = pull - ctx.anchor * (of_row * tau).sum() * pi
-        # A class without any probability, as one whose logits are all -inf, pulls at nothing.
-        pulls = (pull != 0) & (beyond != 0)
-        classes = (pulls & (low < _LOW)).nonzero().squeeze(1)
-        sunk = (classes, pull[classes] / beyond[classes], low[classes])
-        c = torch.where(pulls & ~(low < _LOW), pull / beyond * torch.exp(-low), 0.0)
+        if low is None:
+            classes = tau.new_empty(0, dtype=torch.long)
+            sunk, c = (classes, pull[:0], pull[:0]), torch.where(pull != 0, pull / beyond, 0.0)
+        else:
+            # A class without any probability, as one whose logits are all -inf, pulls at nothing.
+            pulls = (pull != 0) & (beyond != 0)
+            classes = (pulls & (low < _LOW)).nonzero().squeeze(1)
+            sunk = (classes, pull[classes] / beyond[classes], low[classes])
+            c = torch.where(pulls & ~(low < _LOW), pull / beyond * torch.exp(-low), 0.0)
         grad = of_context = None
         if ctx.needs_input_grad[0]:
             # The softmax becomes the gradient where it lies. A second backward pass computes it anew.
             probs, ctx.probs = ctx.probs, None
             if probs is None:
                 probs = softmax_blocks(logits, [], torch.zeros_like(beyond), True, rows)[0]
-            high = all(bool((p > FLOOR).all()) for p in ctx.picked)
-            if high and rows.label_smoothing == 0 and not len(classes):
+            if ctx.picked is not None and rows.label_smoothing == 0 and not len(classes):
                 parts = zip(_label_pulls(rows, of_row), ctx.picked, strict=True)
                 grad = pull_blocks(probs, c, [(label, part / -p) for (label, part), p in parts])
             else:

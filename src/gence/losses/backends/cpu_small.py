@@ -10,6 +10,7 @@ normalisation is slow.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -19,11 +20,15 @@ from torch import Tensor
 from gence.losses.backends.second import differentiable_gradients, needs_plain_gradient
 from gence.losses.targets import Rows, compute_dtype, loss_dtype
 
-SMALL = 1 << 15  # logits: up to here fewer operations are faster, beyond it fewer passes over memory
+SMALL = 1 << 16  # logits: up to here fewer operations are faster, beyond it fewer passes over memory
 MOST_ROWS = 256  # PyTorch adds over the rows one by one, in float32: more of them would round too often
 _LOWEST = -60.0  # of the first row's log-probabilities, by which log S is read off, without losing digits
 
 _NOTHING = -(1 << 63)  # no row is ignored here, and a number that is no label keeps PyTorch from thinking otherwise
+_NO_GRADIENTS = (None,) * 6
+_TINY = 1e-37
+_FEW_CLASSES = 32
+_INFORMATION = [0.0, *(count * math.log(count) for count in range(1, MOST_ROWS + 1))]
 _REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
 _log_softmax, _nll_loss = torch.log_softmax, cast(Any, torch._C._nn.nll_loss_nd)
 
@@ -92,82 +97,97 @@ class _SmallLoss(torch.autograd.Function):
         if not first.min().item() > _LOWEST:  # NaN included
             return None
         log_q = _log_softmax(log_p, 0)  # (n, K) log (p / S)
-        weights = None if weight is None else weight.to(dtype)
-        cost: Tensor = _nll_loss(log_q, index, weights, _REDUCTIONS[reduction], _NOTHING)
-        mass = torch.bincount(index, minlength=K).to(dtype)  # (K,)
-        if weights is not None:
-            mass = mass * weights
-        denominator = n if weights is None else mass.sum().item()
-        whole = denominator
-        if smoothing:
-            spread = _of_all(log_q, weights).neg_()  # (n,)
-            if reduction != "none":
-                spread = spread.sum() / (denominator if reduction == "mean" else 1)
-            cost.mul_(1 - smoothing).add_(spread, alpha=smoothing / K)
-            mass = _smoothed(mass, weights, smoothing, n)
-            whole = n if weights is None else mass.sum().item()
-        if anchor:
-            pi = mass / whole if prior is None else prior.to(dtype)  # (K,)
-            relative = pi.clamp_min(1e-37).log_().sub_(first).add_(log_q[0])  # (K,) log pi - log S
-            divergence = torch.dot(pi, relative).item()
-            divergence += math.log(n) * (1.0 if prior is None else pi.sum().item())
-            if reduction == "none":
-                cost.add_(_row_mass(index, weights, smoothing, mass), alpha=anchor * divergence)
-            else:
-                cost.add_(anchor * divergence * (whole / denominator if reduction == "mean" else whole))
+        kind = _REDUCTIONS[reduction]
+        if weight is None and prior is None and not smoothing and kind:  # the recommended call
+            cost: Tensor = _nll_loss(log_q, index, None, kind, _NOTHING)
+            ce = _nll_loss(log_p, index, None, kind, _NOTHING).item()
+            information = _information(index, K) / (n if kind == 1 else 1)
+            cost.fill_((1 - anchor) * cost.item() + anchor * (ce + information))
+            weights = mass = None
+            whole = denominator = float(n)
+        else:
+            weights = None if weight is None else weight.to(dtype)
+            cost = _nll_loss(log_q, index, weights, kind, _NOTHING)
+            mass = torch.bincount(index, minlength=K).to(dtype)  # (K,)
+            if weights is not None:
+                mass = mass * weights
+            denominator = float(n) if weights is None else mass.sum().item()
+            whole = denominator
+            if smoothing:
+                spread = log_q.sum(1) if weights is None else (log_q * weights).sum(1)  # (n,)
+                if kind:
+                    spread = spread.sum() / (denominator if kind == 1 else 1)
+                cost.mul_(1 - smoothing).sub_(spread, alpha=smoothing / K)
+                mass = _smoothed(mass, weights, smoothing, n)
+                whole = float(n) if weights is None else mass.sum().item()
+            if anchor:
+                pi = mass / whole if prior is None else prior.to(dtype)  # (K,)
+                relative = pi.clamp_min(_TINY).log_().sub_(first).add_(log_q[0])  # (K,) log pi - log S
+                divergence = torch.dot(pi, relative).item()
+                divergence += math.log(n) * (1.0 if prior is None else pi.sum().item())
+                if kind:
+                    cost.add_(anchor * divergence * (whole / denominator if kind == 1 else whole))
+                else:
+                    cost.add_(_row_mass(index, weights, smoothing, mass), alpha=anchor * divergence)
+        if prior is None and kind and 0 < anchor < 1:
+            log_q.add_(math.log1p(-anchor))  # all that the anchor changes in the gradient
         # Constants are saved too: autograd then notices if somebody writes into them before the backward pass.
         ctx.save_for_backward(logits, index, weight, prior)
-        ctx.kept = log_p, log_q, mass, whole, denominator
+        ctx.kept = log_p, log_q, weights, mass, whole, denominator
         ctx.terms = reduction, smoothing, anchor
         return cost if logits.dtype is dtype else cost.to(loss_dtype(logits))
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, None, None, None, None, None, None]:
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         logits, index, weight, prior = ctx.saved_tensors
-        log_p, log_q, mass, whole, denominator = ctx.kept
+        log_p, log_q, weights, mass, whole, denominator = ctx.kept
         reduction, smoothing, anchor = ctx.terms
         if needs_plain_gradient(upstream):
             shape = torch.Size((len(index),))
-            rows = Rows(logits, index, None, None, weight, _NOTHING, smoothing, reduction, shape, log_p.dtype)
-            return differentiable_gradients(rows, anchor, prior, None, upstream, (True, False))[0], *[None] * 6
+            rows = Rows(logits, index, None, None, weight, None, smoothing, reduction, shape, log_p.dtype)
+            return differentiable_gradients(rows, anchor, prior, None, upstream, (True, False))[0], *_NO_GRADIENTS
         n, K = log_p.shape
-        weights = None if weight is None else weight.to(log_p.dtype)
-        of_label: Tensor
-        if reduction == "none":
-            of_row = upstream.to(log_p.dtype)  # (n,)
-            own = mass / whole
-            mass = torch.bincount(index, of_row, K).to(log_p.dtype)
-            mass = mass if weights is None else mass * weights
-            if smoothing:
-                mass = _smoothed(mass, weights, smoothing, of_row.sum())
-            whole_of_rows = (of_row * _row_mass(index, weights, smoothing, mass)).sum()
-            pi = own if prior is None else prior.to(mass.dtype)
-            pull = mass - anchor * whole_of_rows * pi
-            of_label = of_row if weights is None else of_row * weights[index]
-        else:
-            factor = upstream.item() / (denominator if reduction == "mean" else 1)
-            if prior is None:
-                pull = mass * (factor * (1 - anchor))
-            else:
-                pull = mass * factor - prior.to(mass.dtype) * (factor * anchor * whole)
-            of_row = log_p.new_full((1,), factor)
-            of_label = of_row.expand(n) if weights is None else weights[index] * factor
-        grad = log_q.exp().mul_(pull)  # (n, K) p_jk c_k
-        grad.scatter_add_(1, index.unsqueeze(1), of_label.mul(smoothing - 1).unsqueeze(1))
+        of_row = upstream.to(log_p.dtype) if reduction == "none" else None  # (n,)
+        factor = upstream.item() / (denominator if reduction == "mean" else 1) if of_row is None else 1.0
+        # First minus the weighted target of each row, which is the gradient of the loss in log (p / S) ...
+        grad = torch.zeros((n, K), dtype=log_p.dtype, device=log_p.device)
+        share: float | Tensor = (smoothing - 1) * factor
+        if weights is not None:
+            share = weights[index].mul_(share).unsqueeze(1)
+        if of_row is not None:
+            share = of_row[:, None] * share
+        grad.scatter_(1, index.unsqueeze(1), share)
         if smoothing:
-            spread = of_row[:, None] * (smoothing / K)
+            spread = (factor if of_row is None else of_row[:, None]) * (smoothing / K)
             grad.sub_(spread if weights is None else spread * weights)
+        # ... then through the normalisation over the rows, then through that over the classes.
+        if prior is None and of_row is None and anchor <= 1:
+            if anchor < 1:
+                grad = torch._log_softmax_backward_data(grad, log_q, 0, log_q.dtype)
+        else:
+            pull, pi = -grad.sum(0), prior  # (K,)
+            if mass is None:
+                mass = torch.bincount(index, minlength=K).to(log_q.dtype)
+            if of_row is None:
+                whole = whole * factor
+            elif weights is None:
+                whole = of_row.sum()
+            else:
+                whole = torch.dot(of_row, _row_mass(index, weights, smoothing, mass))
+            pi = mass / (mass.sum()) if pi is None else pi.to(pull.dtype)
+            grad.addcmul_(log_q.exp(), pull - pi * (anchor * whole))
         grad = torch._log_softmax_backward_data(grad, log_p, 1, log_p.dtype)
-        return grad.to(logits.dtype), None, None, None, None, None, None
+        return grad.to(logits.dtype), *_NO_GRADIENTS
 
 
 # Without what `apply` does for function transforms, under which other paths compute the loss.
-_small_loss: Callable[..., Tensor | None] = super(torch.autograd.Function, _SmallLoss).apply  # type: ignore[misc]
+_small_loss: Callable[..., Tensor | None] = super(torch.autograd.Function, _SmallLoss).apply
 
 
-def _of_all(values: Tensor, weights: Tensor | None) -> Tensor:
-    """sum_k w_k values_ik (n,), also where autocast would have it in half precision."""
-    return values.sum(1) if weights is None else (values * weights).sum(1)
+def _information(index: Tensor, K: int) -> float:
+    """sum_k T_k log T_k of the labels (n,), in Python: of few numbers that is faster than by tensors."""
+    counts = torch.bincount(index).tolist() if K <= _FEW_CLASSES else Counter(index.tolist()).values()
+    return sum(map(_INFORMATION.__getitem__, counts))
 
 
 def _smoothed(mass: Tensor, weights: Tensor | None, smoothing: float, rows: float | Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import importlib.metadata
 import math
 import os
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -47,6 +48,7 @@ _current_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device
 
 _plans: dict[tuple[Any, ...], Any] = {}
 _warned_of_one_row = False
+_known_prior: tuple[Callable[[], Tensor | None], int] = (lambda: None, 0)
 _MOST_PLANS = 1024  # where every batch has another size, plans are made anew, and not kept for ever
 
 
@@ -250,8 +252,9 @@ def _by_few_operations(call: Call) -> Tensor:
     rows = _rows(call)
     assert rows.index is not None  # the table says so
     z, index, at = rows.logits, rows.index.long(), None
-    if bool((index == rows.ignore_index).any()):
-        at = (index != rows.ignore_index).nonzero().squeeze(1)
+    valid = cpu.some_invalid(rows)
+    if valid is not None:
+        at = valid.nonzero().squeeze(1)
         z, index = z.index_select(0, at), index.index_select(0, at)
     losses = None
     if len(index):
@@ -287,12 +290,13 @@ _IMPLEMENTATIONS: dict[str, Callable[[Call], Tensor]] = {
 
 def _rows(call: Call) -> Rows:
     """All checks, and the one form of rows."""
-    if _is_usual(*call):
-        return _usual_rows(call)
     rows = prepare_rows(*call[:6])
     _checks.check_anchor(call.anchor)
     _checks.check_prior(call.prior, rows.num_classes)
     _checks.check_context(call.context, rows.num_classes)
+    if type(call.prior) is Tensor and not torch.compiler.is_compiling():
+        global _known_prior
+        _known_prior = weakref.ref(call.prior), call.prior._version
     return rows
 
 
@@ -315,8 +319,7 @@ def _is_usual(
     Most calls are, and on a small batch the checks would be a good part of their cost.
     """
     return (
-        prior is None
-        and context is None
+        context is None
         and type(target) is Tensor
         and target.dtype is torch.int64
         and input.dim() == 2
@@ -331,6 +334,20 @@ def _is_usual(
         and type(anchor) in _NUMBERS
         and 0 <= anchor < math.inf
         and type(ignore_index) is int
+        and (prior is None or _is_known_prior(prior, input))
+    )
+
+
+def _is_known_prior(prior: Any, input: Tensor) -> bool:
+    """Whether the prior is the one that passed the checks last, and was not written into since."""
+    known, version = _known_prior
+    return (
+        type(prior) is Tensor
+        and known() is prior
+        and prior._version == version
+        and not prior.requires_grad
+        and prior.shape[0] == input.shape[1]
+        and prior.device == input.device
     )
 
 
@@ -342,18 +359,6 @@ def _is_usual_weight(weight: Any, input: Tensor) -> bool:
         and weight.dim() == 1
         and weight.shape[0] == input.shape[1]
         and weight.device == input.device
-    )
-
-
-def _usual_rows(call: Call) -> Rows:
-    """What passed `_is_usual` as rows, with labels looked at on a CPU."""
-    z, target = call.input, call.target
-    assert isinstance(target, Tensor)  # `_is_usual` says so
-    if _checks.values_can_be_read(target):
-        _checks.check_range("target", target, z.shape[1], call.ignore_index)
-    smoothing = float(call.label_smoothing)
-    return Rows(
-        z, target, None, None, call.weight, call.ignore_index, smoothing, call.reduction, target.shape, loss_dtype(z)
     )
 
 
@@ -380,13 +385,13 @@ def _usual_on_cpu(
     if K == 0:
         return None
     if cpu_small.is_small(n, K):
-        return cpu_small.small_loss(input, target, weight, reduction, label_smoothing, anchor)
+        return cpu_small.small_loss(input, target, weight, reduction, label_smoothing, anchor, prior)
     lowest, highest = target.aminmax()
     if lowest.item() < 0 or highest.item() >= K:
         return None
     smoothing = float(label_smoothing)
-    rows = Rows(input, target, None, None, weight, ignore_index, smoothing, reduction, target.shape, loss_dtype(input))
-    return cpu.blocks_loss(rows, anchor, None, None)
+    rows = Rows(input, target, None, None, weight, None, smoothing, reduction, target.shape, loss_dtype(input))
+    return cpu.blocks_loss(rows, anchor, prior, None)
 
 
 def _planned_loss(
@@ -467,8 +472,7 @@ def _new_plan(call: Call) -> Any:
         _checks.check_prior(call.prior, logits.shape[1])
         if call.prior.stride(0) != 1:
             return None
-    rows = _usual_rows(call)
-    return _kernels().plan_of(rows, float(call.anchor), call.prior)
+    return _kernels().plan_of(prepare_rows(*call[:6]), float(call.anchor), call.prior)
 
 
 @functools.cache

@@ -100,6 +100,7 @@ def problem_of(rows: Rows, anchor: float | Tensor, prior: Tensor | None) -> Prob
     prior = None if prior is None else prior.contiguous()
     kind = {"mean": MEAN, "sum": SUM, "none": NONE}[rows.reduction]
     smoothing = rows.label_smoothing
+    assert rows.ignore_index is not None  # labels on a GPU are not looked at
     return Problem(mode, first, second, share, weight, prior, anchor, rows.ignore_index, kind, smoothing, rows.dtype)
 
 

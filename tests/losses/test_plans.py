@@ -8,6 +8,11 @@ import torch
 triton = pytest.importorskip("triton", minversion="3.6")
 
 from gence.losses.backends.triton import plans as usual_call  # noqa: E402
+from gence.losses.targets import prepare_rows  # noqa: E402
+
+
+def plan_of(logits, labels, ignore_index, reduction):
+    return usual_call.plan_of(prepare_rows(logits, labels, None, ignore_index, reduction, 0.0), 0.0, None)
 
 
 class Compiled:
@@ -43,8 +48,8 @@ def calls(monkeypatch):
 @pytest.fixture
 def call():
     logits, labels = torch.randn(6, 5, requires_grad=True), torch.zeros(6, dtype=torch.long)
-    plan = usual_call.plan_of(logits, labels, -100, "mean")
-    return lambda: plan.apply(logits, labels, plan), logits, plan
+    plan = plan_of(logits, labels, -100, "mean")
+    return lambda: plan.apply(logits, labels, None, plan), logits, plan
 
 
 def test_first_through_triton_then_to_the_launcher_with_pointers(calls, call):
@@ -67,10 +72,10 @@ def test_first_through_triton_then_to_the_launcher_with_pointers(calls, call):
 def test_rows_have_one_buffer_and_both_ways_to_launch_find_its_parts(n, whole, calls):
     first, direct, _ = calls
     logits, labels = torch.randn(n, 61, requires_grad=True), torch.zeros(n, dtype=torch.long)
-    plan = usual_call.plan_of(logits, labels, -100, "mean")
+    plan = plan_of(logits, labels, -100, "mean")
     assert plan.zero_all == whole
     for _ in range(2):
-        torch.autograd.grad(plan.apply(logits, labels, plan), logits)
+        torch.autograd.grad(plan.apply(logits, labels, None, plan), logits)
     assert (len(first), len(direct)) == (2, 2)
     for tensors, (*_, arguments) in zip(first, [(call[9:],) for call in direct], strict=True):
         assert len(tensors) == len(arguments)
@@ -93,7 +98,7 @@ def test_sums_in_a_fixed_order_are_left_to_the_general_call():
     logits, labels = torch.zeros(300, 61), torch.zeros(300, dtype=torch.long)
     torch.use_deterministic_algorithms(True)
     try:
-        assert usual_call.plan_of(logits, labels, -100, "mean") is None
+        assert plan_of(logits, labels, -100, "mean") is None
     finally:
         torch.use_deterministic_algorithms(False)
 
@@ -130,5 +135,5 @@ def test_allocates_without_the_shortcut(monkeypatch):
 
 def test_rows_too_long_and_losses_of_rows_have_no_plan():
     labels = torch.zeros(4, dtype=torch.long)
-    assert usual_call.plan_of(torch.zeros(4, 30000), labels, -100, "mean") is None
-    assert usual_call.plan_of(torch.zeros(4, 3), labels, -100, "none") is None
+    assert plan_of(torch.zeros(4, 30000), labels, -100, "mean") is None
+    assert plan_of(torch.zeros(4, 3), labels, -100, "none") is None

@@ -7,12 +7,7 @@ import torch
 
 import gence
 from gence import TwoHot
-from gence.losses.backends import (
-    cpu as fused_cpu,
-    cpu_blocks as fused_blocks,
-    cpu_small as fused_small,
-    cpu_usual as fused_usual,
-)
+from gence.losses.backends import cpu, cpu_small
 
 
 def make(kind, n, K, dtype):
@@ -58,8 +53,8 @@ def check(logits, target, upstream, context=None, **arguments):
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(fused_blocks, "BLOCK_BYTES", 400)
-    monkeypatch.setattr(fused_small, "SMALL", 0)
+    monkeypatch.setattr(cpu, "BLOCK_BYTES", 400)
+    monkeypatch.setattr(cpu_small, "SMALL", 0)
 
 
 CASES = list(
@@ -179,20 +174,20 @@ def test_logits_are_not_overwritten():
 
 def test_used_by_default_and_not_where_it_does_not_apply(monkeypatch):
     calls = []
-    for module, name in ((fused_cpu, "loss"), (fused_usual, "usual_loss")):
+    for module, name in ((cpu, "blocks_loss"), (cpu_small, "small_loss")):
         original = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *args, f=original, name=name: calls.append(name) or f(*args))
     logits, target = make("index", 9, 5, torch.float32)
     gence.gen_cross_entropy(logits, target)
-    gence.gen_cross_entropy(logits, target, label_smoothing=0.1)
-    assert calls == ["usual_loss", "loss"]
+    gence.gen_cross_entropy(logits, TwoHot(target, target, torch.rand(9)))
+    assert calls == ["small_loss", "blocks_loss"]
     with gence.set_backend("torch"):
         gence.gen_cross_entropy(logits, target)
     gence.gen_cross_entropy(logits, logits.softmax(1))
     torch.vmap(gence.gen_cross_entropy)(logits[None], target[None])
     torch.func.grad(gence.gen_cross_entropy)(logits, target)
     gence.gen_cross_entropy(logits, target, torch.rand(5).requires_grad_())
-    assert calls == ["usual_loss", "loss"]
+    assert calls == ["small_loss", "blocks_loss"]
 
 
 @pytest.mark.parametrize(("n", "terms"), [(5, {"anchor": 0.1}), (300, {}), (300, {"anchor": 0.1})])
