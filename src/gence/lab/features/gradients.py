@@ -30,6 +30,7 @@ class _Batch:
     target: Tensor  # (G, B, m or 1, K); smoothed where the runs smooth
     label: Tensor  # (G, B, m, 1)
     smooth: bool
+    modules: list[list[Any]]  # the registry's losses, G lists of m
 
 
 Params = dict[str, Tensor]  # by name: (G, 1, m, 1), and priors (G, 1, m, K)
@@ -90,10 +91,10 @@ class StackedLoss:
                 params = {**params, "anchor": params["anchor"] * anchor_share[:, None, where, None]}
             smoothing = params.get("label_smoothing")
             target = one_hot if smoothing is None else one_hot * (1 - smoothing) + smoothing / K
-            cut = [part if self.whole else part[:, :, where] for part in (z, log_p, p)]
+            mine_z, mine_log_p, mine_p = (part if self.whole else part[:, :, where] for part in (z, log_p, p))
             wide = label.expand(-1, -1, where.stop - where.start, 1)
-            batch = _Batch(*cut, target, wide, smooth=smoothing is not None)
-            found, value = formula(batch, params, modules) if formula is _by_autograd else formula(batch, params)
+            batch = _Batch(mine_z, mine_log_p, mine_p, target, wide, smoothing is not None, modules)
+            found, value = formula(batch, params)
             gradient[:, :, where] = found
             if losses is not None:
                 losses[:, where] = value()
@@ -163,7 +164,7 @@ def _separable(
     return formula
 
 
-def _cross_entropy(batch: _Batch, params: Params) -> _Found:
+def _cross_entropy(batch: _Batch, _: Params) -> _Found:
     """-log p_y: p - t."""
     return batch.p - batch.target, lambda: -(batch.target * batch.log_p).sum(3).mean(1)
 
@@ -177,7 +178,7 @@ def _logit_adjusted(batch: _Batch, params: Params) -> _Found:
     return log_p.exp() - batch.target, lambda: -(batch.target * log_p).sum(3).mean(1)
 
 
-def _brier(batch: _Batch, params: Params) -> _Found:
+def _brier(batch: _Batch, _: Params) -> _Found:
     """sum_k p_k^2 - 2 p_y + 1: 2 p (e - sum_m p_m e_m) with e = p - t."""
     pe = batch.p * (batch.p - batch.target)
     gradient = torch.sub(pe, batch.p * pe.sum(3, keepdim=True)).mul_(2)
@@ -210,18 +211,18 @@ def _gence(batch: _Batch, params: Params) -> _Found:
     return gradient, value
 
 
-def _by_autograd(batch: _Batch, params: Params, modules: list[list[Any]]) -> _Found:
+def _by_autograd(batch: _Batch, _: Params) -> _Found:
     """Any other loss of the registry, a run at a time."""
     with torch.enable_grad():
         z = batch.z.detach().requires_grad_()
         labels = batch.label[:, :, 0, 0]
         losses = [
             module.to(z.dtype)(z[g, :, m], labels[g])
-            for g, group in enumerate(modules)
+            for g, group in enumerate(batch.modules)
             for m, module in enumerate(group)
         ]
         (gradient,) = torch.autograd.grad(torch.stack(losses).sum(), z)
-    values = torch.stack(losses).detach().reshape(len(modules), -1)
+    values = torch.stack(losses).detach().reshape(len(batch.modules), -1)
     return gradient * batch.z.shape[1], lambda: values
 
 

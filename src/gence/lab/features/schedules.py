@@ -21,7 +21,7 @@ def learning_rates(recipe: Recipe, steps_per_epoch: int) -> list[float]:
 
 
 def anchor_shares(recipe: Recipe, steps_per_epoch: int) -> list[float]:
-    """The share of the anchor at every step: it rises linearly from 0 over the first ``anchor_warmup`` of the epochs."""
+    """The share of the anchor at every step: it rises linearly over the first ``anchor_warmup`` of the epochs."""
     rise = recipe.anchor_warmup * recipe.epochs * steps_per_epoch
     return [min(1.0, step / rise if rise else 1.0) for step in range(recipe.epochs * steps_per_epoch)]
 
