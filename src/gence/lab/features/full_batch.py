@@ -15,16 +15,14 @@ from torch import Tensor
 from gence.lab.features.gradients import StackedLoss
 from gence.lab.features.heads import HeadProblem, HeadRun, TrainedHead
 from gence.lab.features.stacks import create_stack
-from gence.lab.features.training import GroupRows, collected
+from gence.lab.features.training import GroupRows, collected, rotates
 
 _MEMORY = 10
 _TOLERANCE = 1e-7  # of the gradient's largest entry
 _CHUNK = 8192
 
 
-def solve(
-    problems: Sequence[HeadProblem], runs: Sequence[HeadRun], cohort: list[list[int]]
-) -> dict[int, TrainedHead]:
+def solve(problems: Sequence[HeadProblem], runs: Sequence[HeadRun], cohort: list[list[int]]) -> dict[int, TrainedHead]:
     """Minimise the runs of a cohort."""
     objective = _Objective(problems, runs, cohort)
     most = runs[cohort[0][0]].recipe.epochs
@@ -45,14 +43,11 @@ class _Objective:
     def __init__(self, problems: Sequence[HeadProblem], runs: Sequence[HeadRun], cohort: list[list[int]]) -> None:
         first = runs[cohort[0][0]]
         self.own = [problems[runs[group[0]].problem] for group in cohort]
-        rotates = first.head == "linear" and len(self.own[0]) < self.own[0].width
-        self.rows = GroupRows.of(self.own, rotates)
+        self.rows = GroupRows.of(self.own, rotates(first, self.own[0]))
         self.G, self.M = len(cohort), len(cohort[0])
         seeds = [runs[group[0]].seed for group in cohort]
         K = self.own[0].num_classes
-        self.stack = create_stack(
-            first.head, seeds, self.M, self.rows.width, K, first.recipe.head_bias, torch.float64
-        )
+        self.stack = create_stack(first.head, seeds, self.M, self.rows.width, K, first.recipe.head_bias, torch.float64)
         self.loss = StackedLoss(
             [[runs[i].loss for i in group] for group in cohort],
             torch.stack([problem.prior for problem in self.own]).double(),
@@ -111,9 +106,7 @@ class _Objective:
         parts = []
         for name in self.stack.parameters:
             G, rows, columns = tensors[name].shape
-            parts.append(
-                tensors[name].view(G, rows, self.M, columns // self.M).transpose(1, 2).reshape(G * self.M, -1)
-            )
+            parts.append(tensors[name].view(G, rows, self.M, columns // self.M).transpose(1, 2).reshape(G * self.M, -1))
         return torch.cat(parts, 1)
 
 

@@ -199,9 +199,7 @@ def logits_of(heads: Sequence[Head], features: Tensor) -> list[Tensor]:
     return found
 
 
-def unstacked(
-    kind: str, stack: LinearStack | MLPStack | CosineStack, group: int, place: int, scaling: Scaling
-) -> Head:
+def unstacked(kind: str, stack: LinearStack | MLPStack | CosineStack, group: int, place: int, scaling: Scaling) -> Head:
     """One run's head out of a stack."""
     tensors = {}
     for name, parameter in stack.parameters.items():

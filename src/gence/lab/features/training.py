@@ -78,13 +78,13 @@ def cohorts(problems: Sequence[HeadProblem], runs: Sequence[HeadRun]) -> list[li
         alike = run.recipe.replace(**{name: 0.0 for name in _PER_RUN})
         rows = min(run.recipe.batch_size, len(problem))
         steps = len(problem) if run.full_batch else _steps(run.recipe, len(problem))
-        kept = (run.head, run.full_batch, alike, problem.width, problem.num_classes, rows, steps, _rotates(run, problem))
+        kept = (run.head, run.full_batch, alike, problem.width, problem.num_classes, rows, steps, rotates(run, problem))
         groups.setdefault((kept, run.problem, run.seed), []).append(i)
     found: dict[tuple[object, ...], list[list[int]]] = {}
     for (kept, _, _), members in groups.items():
         members.sort(key=lambda i: (runs[i].loss.name, i))
         first = problems[runs[members[0]].problem]
-        width = len(first) if _rotates(runs[members[0]], first) else first.width
+        width = len(first) if rotates(runs[members[0]], first) else first.width
         most = max(1, _MOST_WEIGHTS // (width * first.num_classes))
         for start in range(0, len(members), most):
             part = members[start : start + most]
@@ -140,10 +140,12 @@ class GroupRows:
 
     def rotated_back(self, stack: LinearStack | MLPStack | CosineStack) -> None:
         """Turn a linear stack's weights from the span's dimensions into those of the features."""
-        if self.rotations[0] is None:
-            return
         weight = stack.parameters["weight"]
-        back = torch.stack([rotation @ weight.values[g] for g, rotation in enumerate(self.rotations)])  # type: ignore[operator]
+        turned = [
+            values if rotation is None else rotation.to(values.dtype) @ values
+            for rotation, values in zip(self.rotations, weight.values, strict=True)
+        ]
+        back = torch.stack(turned)
         stack.parameters["weight"] = type(weight)(back, weight.decays)
 
 
@@ -191,7 +193,7 @@ def _train(
     recipe, own = first.recipe, [problems[runs[group[0]].problem] for group in cohort]
     seeds = [runs[group[0]].seed for group in cohort]
     G, M, K = len(cohort), len(cohort[0]), own[0].num_classes
-    rows = GroupRows.of(own, _rotates(first, own[0]))
+    rows = GroupRows.of(own, rotates(first, own[0]))
     B, steps = min(recipe.batch_size, len(own[0])), _steps(recipe, len(own[0]))
     priors = torch.stack([problem.prior for problem in own])
     stack = create_stack(first.head, seeds, M, rows.width, K, recipe.head_bias, torch.float32)
@@ -206,7 +208,9 @@ def _train(
     watch = _Curves(G, M, K, steps, rates, priors) if curves else None
     labels = [problem.labels for problem in own]
     for epoch in range(recipe.epochs):
-        order = torch.stack([_order(len(problem), B * steps, seed, epoch) for problem, seed in zip(own, seeds, strict=True)])
+        order = torch.stack(
+            [_order(len(problem), B * steps, seed, epoch) for problem, seed in zip(own, seeds, strict=True)]
+        )
         y = torch.stack([each[places] for each, places in zip(labels, order, strict=True)])
         for step in range(steps):
             now, batch = epoch * steps + step, slice(step * B, step * B + B)
@@ -306,7 +310,7 @@ def _per_step(table: list[list[list[float]]]) -> Tensor:
     return torch.tensor(table).permute(2, 0, 1).contiguous()
 
 
-def _rotates(run: HeadRun, problem: HeadProblem) -> bool:
+def rotates(run: HeadRun, problem: HeadProblem) -> bool:
     """Whether a run lives in the span of its rows, and that is smaller than the space of features."""
     invariant = run.full_batch or run.recipe.optimizer == "sgd"
     return run.head == "linear" and invariant and len(problem) < problem.width
