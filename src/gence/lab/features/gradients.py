@@ -1,0 +1,255 @@
+"""The losses of many runs at once, and their gradients with respect to the logits: the usual ones by hand.
+
+Runs stand in groups: the M runs of a group share their batches. So logits are (G, B, M, K), and one operation serves
+all of them. Closed forms are those of the losses' docstrings; a registry loss without one here is differentiated by
+autograd. Either way what is computed is the registry's loss, with reduction "mean".
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gence.lab.spec import LossSpec, check_numbers
+from gence.losses import create_loss, loss_info
+
+
+@dataclass(frozen=True, eq=False)
+class _Batch:
+    """What the runs of one loss have in common: a slice of M."""
+
+    z: Tensor  # (G, B, m, K)
+    log_p: Tensor  # (G, B, m, K)
+    p: Tensor  # (G, B, m, K)
+    target: Tensor  # (G, B, m or 1, K); smoothed where the runs smooth
+    label: Tensor  # (G, B, m, 1)
+    smooth: bool
+    modules: list[list[Any]]  # the registry's losses, G lists of m
+
+
+Params = dict[str, Tensor]  # by name: (G, 1, m, 1), and priors (G, 1, m, K)
+_Found = tuple[Tensor, Callable[[], Tensor]]
+"""Gradient (G, B, m, K), B times that of the mean, and a function that returns the means (G, m)."""
+
+
+class StackedLoss:
+    """The losses of G groups of M runs; in each group the same losses in the same order, their parameters may differ.
+
+    Args:
+        losses: a list per group.
+        priors: (G, K), class distribution of each group's training labels.
+
+    Raises:
+        ValueError: a loss that does not read logits, unknown parameters, or groups of different losses.
+    """
+
+    def __init__(self, losses: Sequence[Sequence[LossSpec]], priors: Tensor) -> None:
+        names = [[loss.name for loss in group] for group in losses]
+        if any(group != names[0] for group in names):
+            raise ValueError("losses: every group must have the same losses in the same order")
+        self.num_classes = priors.shape[1]
+        self.parts: list[tuple[slice, Callable[..., _Found], Params, list[list[Any]]]] = []
+        start = 0
+        for name, same in itertools.groupby(names[0]):
+            where = slice(start, start + len(list(same)))
+            start = where.stop
+            kept = [group[where] for group in losses]
+            modules = [[criterion(loss, prior) for loss in group] for group, prior in zip(kept, priors, strict=True)]
+            self.parts.append((where, _BY_HAND.get(name, _by_autograd), self._params(name, modules, priors), modules))
+        # With one loss for all there is nothing to cut and nothing to put together again.
+        self.whole = len(self.parts) == 1
+
+    def __call__(
+        self, z: Tensor, labels: Tensor, *, anchor_share: Tensor | None = None, values: bool = True
+    ) -> tuple[Tensor, Tensor | None]:
+        """Gradient of each run's mean loss with respect to its logits, and the losses.
+
+        Args:
+            z: logits (G, B, M, K).
+            labels: int64 (G, B).
+            anchor_share: (G, M), what share of its anchor each run uses now; None is all of it.
+            values: False where only the gradient is wanted.
+
+        Returns:
+            (G, B, M, K), and (G, M) or None.
+        """
+        rows, K = z.shape[1], self.num_classes
+        # Over so few classes, torch's own log_softmax takes as long as a product of matrices.
+        log_p = z - z.amax(3, keepdim=True)
+        p = log_p.exp()
+        total = p.sum(3, keepdim=True)
+        p /= total
+        log_p -= total.log()
+        label = labels[:, :, None, None]
+        one_hot = torch.zeros(*labels.shape, 1, K, dtype=z.dtype).scatter_(3, label, 1.0)
+        gradient = torch.empty_like(z)
+        losses = z.new_empty(z.shape[0], z.shape[2]) if values else None
+        for where, formula, params, modules in self.parts:
+            if anchor_share is not None and "anchor" in params:
+                params = {**params, "anchor": params["anchor"] * anchor_share[:, None, where, None]}
+            smoothing = params.get("label_smoothing")
+            target = one_hot if smoothing is None else one_hot * (1 - smoothing) + smoothing / K
+            mine_z, mine_log_p, mine_p = (part if self.whole else part[:, :, where] for part in (z, log_p, p))
+            wide = label.expand(-1, -1, where.stop - where.start, 1)
+            batch = _Batch(mine_z, mine_log_p, mine_p, target, wide, smoothing is not None, modules)
+            found, value = formula(batch, params)
+            gradient[:, :, where] = found
+            if losses is not None:
+                losses[:, where] = value()
+        return gradient.mul_(1 / rows), losses
+
+    def _params(self, name: str, modules: list[list[Any]], priors: Tensor) -> Params:
+        """The runs' own numbers side by side; what all leave at its default is left out."""
+        found: Params = {}
+        for param in ("label_smoothing", *(own for own in loss_info(name).params if own != "prior")):
+            table = torch.tensor(
+                [[float(getattr(module, param)) for module in group] for group in modules], dtype=priors.dtype
+            )
+            if param not in ("label_smoothing", "anchor") or bool(table.any()):
+                found[param] = table[:, None, :, None]
+        given = [[getattr(module, "prior", None) is not None for module in group] for group in modules]
+        if any(any(group) for group in given):
+            found["prior"] = torch.stack(
+                [
+                    torch.stack([prior if module.prior is None else module.prior for module in group])
+                    for group, prior in zip(modules, priors, strict=True)
+                ]
+            )[:, None].to(priors.dtype)
+            found["has_prior"] = torch.tensor(given)[:, None, :, None]
+        return found
+
+
+def criterion(loss: LossSpec, prior: Tensor) -> Any:
+    """The registry's module of a loss; a prior given by name is looked up.
+
+    Raises:
+        ValueError: a loss that trains an encoder, or parameters that the loss does not have.
+    """
+    info = loss_info(loss.name)
+    if info.takes != "logits":
+        raise ValueError(
+            f"loss {loss}: it trains an encoder, and the encoder is frozen here; train a network with it, or choose "
+            "a loss of logits"
+        )
+    check_numbers(loss)
+    params: dict[str, Any] = dict(loss.params)
+    known = ("label_smoothing", *info.params)
+    for param in params:
+        if param not in known:
+            raise ValueError(f"loss {loss}: no parameter {param!r} for a run; known: {', '.join(known)}")
+    if "prior" in params:
+        named = {"train": prior, "uniform": torch.full_like(prior, 1 / len(prior))}
+        if params["prior"] not in named:
+            raise ValueError(f"loss {loss}: prior is {params['prior']!r}; expected 'train', 'uniform', or none at all")
+        params["prior"] = named[params["prior"]]
+    return create_loss(loss.name, **params)
+
+
+def _separable(
+    cost: Callable[[Tensor, Params], Tensor], slope: Callable[[Tensor, Params], Tensor]
+) -> Callable[[_Batch, Params], _Found]:
+    """A loss that is ``cost(log p_k)`` for class k; `slope` is minus its derivative by log p_k."""
+
+    def formula(batch: _Batch, params: Params) -> _Found:
+        if batch.smooth:
+            pull = batch.target * slope(batch.log_p, params)
+            gradient = batch.p * pull.sum(3, keepdim=True) - pull
+            return gradient, lambda: (batch.target * cost(batch.log_p, params)).sum(3).mean(1)
+        log_p = batch.log_p.gather(3, batch.label)
+        gradient = (batch.p - batch.target).mul_(slope(log_p, params))
+        return gradient, lambda: cost(log_p, params).squeeze(3).mean(1)
+
+    return formula
+
+
+def _cross_entropy(batch: _Batch, _: Params) -> _Found:
+    """-log p_y: p - t."""
+    return batch.p - batch.target, lambda: -(batch.target * batch.log_p).sum(3).mean(1)
+
+
+def _logit_adjusted(batch: _Batch, params: Params) -> _Found:
+    """Cross-entropy of z + tau log prior."""
+    if "prior" not in params:
+        return _cross_entropy(batch, params)
+    shift = torch.where(params["has_prior"], params["tau"] * params["prior"].log(), 0.0)
+    log_p = (batch.z + shift).log_softmax(3)
+    return log_p.exp() - batch.target, lambda: -(batch.target * log_p).sum(3).mean(1)
+
+
+def _brier(batch: _Batch, _: Params) -> _Found:
+    """sum_k p_k^2 - 2 p_y + 1: 2 p (e - sum_m p_m e_m) with e = p - t."""
+    pe = batch.p * (batch.p - batch.target)
+    gradient = torch.sub(pe, batch.p * pe.sum(3, keepdim=True)).mul_(2)
+    return gradient, lambda: (batch.p * (batch.p - 2 * batch.target)).sum(3).mean(1) + 1
+
+
+def _gence(batch: _Batch, params: Params) -> _Found:
+    """-log p_y + log S_y + anchor KL(prior || S/n), S the batch's summed predictions.
+
+    p_jk T_k / S_k is T_k times the softmax of log p over the batch: T / S is never formed.
+    """
+    rows = batch.p.shape[1]
+    mass = batch.target.sum(1, keepdim=True)  # (G, 1, m or 1, K)
+    prior = mass / rows
+    if "prior" in params:
+        prior = torch.where(params["has_prior"], params["prior"], prior)
+    pulled = mass - params["anchor"] * rows * prior if "anchor" in params else mass
+    log_s = batch.log_p.logsumexp(1, keepdim=True)  # (G, 1, m, K)
+    share = (batch.log_p - log_s).exp_().mul_(pulled)  # p T / S
+    gradient = batch.p * (1 - share.sum(3, keepdim=True))
+    gradient.add_(share).sub_(batch.target)
+
+    def value() -> Tensor:
+        found = (batch.target * (log_s - batch.log_p)).sum(3).mean(1)
+        if "anchor" in params:
+            kl = (torch.xlogy(prior, prior) + prior * (math.log(rows) - log_s)).sum(3)
+            found = found + (params["anchor"].squeeze(3) * kl).squeeze(1)
+        return found
+
+    return gradient, value
+
+
+def _by_autograd(batch: _Batch, _: Params) -> _Found:
+    """Any other loss of the registry, a run at a time."""
+    with torch.enable_grad():
+        z = batch.z.detach().requires_grad_()
+        labels = batch.label[:, :, 0, 0]
+        losses = [
+            module.to(z.dtype)(z[g, :, m], labels[g])
+            for g, group in enumerate(batch.modules)
+            for m, module in enumerate(group)
+        ]
+        (gradient,) = torch.autograd.grad(torch.stack(losses).sum(), z)
+    values = torch.stack(losses).detach().reshape(len(batch.modules), -1)
+    return gradient * batch.z.shape[1], lambda: values
+
+
+def _focal_cost(log_p: Tensor, params: Params) -> Tensor:
+    return -((-log_p.expm1()) ** params["gamma"]) * log_p
+
+
+def _focal_slope(log_p: Tensor, params: Params) -> Tensor:
+    """(1-p)^g - g p (1-p)^(g-1) log p, in which -log p / (1-p) is 1 at p = 1."""
+    gamma = params["gamma"]
+    miss = -log_p.expm1()
+    ratio = torch.where(miss > 1e-6, -log_p / miss.clamp_min(1e-6), 1.0)
+    return miss**gamma * (1 + gamma * log_p.exp() * ratio)
+
+
+_BY_HAND: dict[str, Callable[..., _Found]] = {
+    "ce": _cross_entropy,
+    "gence": _gence,
+    "logit_adjusted": _logit_adjusted,
+    "brier": _brier,
+    "mae": _separable(lambda log_p, _: -2 * log_p.expm1(), lambda log_p, _: 2 * log_p.exp()),
+    "generalized_ce": _separable(
+        lambda log_p, own: -(own["q"] * log_p).expm1() / own["q"], lambda log_p, own: (own["q"] * log_p).exp()
+    ),
+    "focal": _separable(_focal_cost, _focal_slope),
+}

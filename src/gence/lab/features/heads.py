@@ -1,0 +1,209 @@
+"""What heads are trained on, what a run of one is, and a trained head.
+
+Features are centred by the training rows' mean and divided by one number, the root mean square of their norms: so the
+same learning rates suit every encoder. A head carries both, and takes features as the encoder gives them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from gence.lab.features.stacks import CosineStack, LinearStack, MLPStack, create_stack
+from gence.lab.spec import LossSpec, Recipe
+
+_CHUNK = 4096
+
+HEAD_RECIPE = Recipe(
+    epochs=50, batch_size=100, lr=1.0, nesterov=True, weight_decay=1e-3, schedule="cosine", crop_padding=0,
+    flip=False, randaugment_ops=0,
+)  # fmt: skip
+"""The recipe of a head on frozen features where none is tuned: nothing is augmented."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """What is done to features before a head reads them: (x - mean) * factor."""
+
+    mean: Tensor  # float32 (D,)
+    factor: float
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """Float32 features, scaled."""
+        return (features.float() - self.mean).mul_(self.factor)
+
+
+@dataclass(frozen=True, eq=False)
+class HeadProblem:
+    """The rows that heads are trained on.
+
+    Attributes:
+        features: (n, D), float16 or float32; may be mapped from a file.
+        labels: int64 (n,).
+        num_classes: K.
+        index: rows of `features` that belong to the problem, one per label; None is all of them.
+    """
+
+    features: Tensor
+    labels: Tensor
+    num_classes: int
+    index: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        rows = len(self.features) if self.index is None else len(self.index)
+        if self.features.dim() != 2 or self.labels.shape != (rows,) or rows == 0:
+            raise ValueError(
+                f"features and labels: expected (n, D) and (n,) with n of at least 1, got {tuple(self.features.shape)} "
+                f"({rows} rows used) and {tuple(self.labels.shape)}"
+            )
+        if not 0 <= int(self.labels.min()) <= int(self.labels.max()) < self.num_classes:
+            raise ValueError(
+                f"labels: expected numbers from 0 to {self.num_classes - 1}, "
+                f"got {int(self.labels.min())} to {int(self.labels.max())}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def width(self) -> int:
+        """D, the number of features."""
+        return self.features.shape[1]
+
+    @cached_property
+    def prior(self) -> Tensor:
+        """Class distribution of the labels: float32 (K,)."""
+        counts = torch.bincount(self.labels, minlength=self.num_classes).float()
+        return counts / counts.sum()
+
+    @cached_property
+    def scaling(self) -> Scaling:
+        """Centre and size of the features; read in pieces, so that a mapped file is never in memory whole."""
+        total, squares = torch.zeros(self.width, dtype=torch.float64), 0.0
+        for start in range(0, len(self), _CHUNK):
+            rows = self.rows(torch.arange(start, min(start + _CHUNK, len(self))))
+            if not bool(rows.isfinite().all()):
+                raise ValueError("features: they hold NaN or infinite numbers; embed the images again")
+            total += rows.sum(0, dtype=torch.float64)
+            squares += float(rows.double().square().sum())
+        mean = total / len(self)
+        spread = squares / len(self) - float(mean.square().sum())
+        return Scaling(mean.float(), spread**-0.5 if spread > 0 else 1.0)
+
+    def rows(self, positions: Tensor) -> Tensor:
+        """Float32 features of the problem's rows at these positions, as the encoder gave them."""
+        return self.features[positions if self.index is None else self.index[positions]].float()
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadRun:
+    """One run: a head trained on a problem.
+
+    Attributes:
+        problem: number of the problem in the list that training is given.
+        loss: the loss.
+        recipe: how it is trained; see `check_head_recipe` for the fields that apply.
+        seed: names the streams of random numbers "init" and "order".
+        head: "linear", "mlp" or "cosine".
+        full_batch: minimise the full-data equation by L-BFGS, exactly: `recipe.epochs` is then the most iterations,
+            and learning rate, batch size and schedule are not used.
+    """
+
+    problem: int = 0
+    loss: LossSpec
+    recipe: Recipe = HEAD_RECIPE
+    seed: int = 0
+    head: str = "linear"
+    full_batch: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """A trained head.
+
+    Attributes:
+        kind: "linear", "mlp" or "cosine".
+        tensors: its parameters by name: "weight" (D, K), "bias" (1, K), ...
+        scaling: what is done to features first.
+        num_classes: K.
+    """
+
+    kind: str
+    tensors: dict[str, Tensor]
+    scaling: Scaling
+    num_classes: int
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Float32 logits (n, K) of features (n, D) as the encoder gives them."""
+        return logits_of([self], features)[0]
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedHead:
+    """What came out of a run.
+
+    Attributes:
+        head: the trained head.
+        curves: "epoch", "train_loss", "train_accuracy", "lr" and "marginal_kl", as networks have them.
+        diverged: its loss or weights became infinite or NaN.
+        wall_s: its share of the seconds that its runs took together.
+    """
+
+    head: Head
+    curves: dict[str, list[float]] = field(default_factory=dict)
+    diverged: bool = False
+    wall_s: float = 0.0
+
+
+def check_head_recipe(recipe: Recipe) -> None:
+    """Raise `ValueError` for a recipe with fields that would silently do nothing on frozen features.
+
+    All others apply: epochs, batch_size, optimizer, lr, momentum, nesterov, weight_decay, schedule, milestones, decay,
+    warmup_epochs, head_bias, ema, anchor_warmup and drop_last.
+    """
+    unused = {
+        "crop_padding": 0, "flip": False, "randaugment_ops": 0, "mix_probability": 0.0, "stem": "auto",
+    }  # fmt: skip
+    for name, neutral in unused.items():
+        if getattr(recipe, name) != neutral:
+            raise ValueError(
+                f"recipe.{name} is {getattr(recipe, name)}, which does nothing to features that are embedded already; "
+                f"set it to {neutral}, or begin with the recipe for heads"
+            )
+    if recipe.precision == "bf16":
+        raise ValueError("recipe.precision is 'bf16'; heads are trained in float32: use 'auto' or 'fp32'")
+
+
+def logits_of(heads: Sequence[Head], features: Tensor) -> list[Tensor]:
+    """Float32 logits (n, K) of each head: heads of one scaling and kind share their products."""
+    found: list[Tensor] = [torch.empty(0)] * len(heads)
+    alike: dict[tuple[str, int, int, tuple[str, ...]], list[int]] = {}
+    for i, head in enumerate(heads):
+        alike.setdefault((head.kind, id(head.scaling), head.num_classes, tuple(head.tensors)), []).append(i)
+    for (kind, _, K, names), members in alike.items():
+        first = heads[members[0]]
+        stack = create_stack(kind, [0], len(members), len(first.scaling.mean), K, "bias" in names, torch.float32)
+        for name, parameter in stack.parameters.items():
+            torch.cat([heads[i].tensors[name] for i in members], 1, out=parameter.values[0])
+        pieces = [
+            stack.forward(first.scaling(features[start : start + _CHUNK])[None])[0]
+            for start in range(0, len(features), _CHUNK)
+        ]
+        stacked = torch.cat(pieces)  # (n, M, K)
+        for place, i in enumerate(members):
+            found[i] = stacked[:, place].contiguous()
+    return found
+
+
+def unstacked(kind: str, stack: LinearStack | MLPStack | CosineStack, group: int, place: int, scaling: Scaling) -> Head:
+    """One run's head out of a stack."""
+    tensors = {}
+    for name, parameter in stack.parameters.items():
+        values = parameter.values[group]
+        width = values.shape[1] // stack.M
+        tensors[name] = values[:, place * width : (place + 1) * width].float().clone()
+    return Head(kind, tensors, scaling, stack.K)

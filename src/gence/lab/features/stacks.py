@@ -1,0 +1,202 @@
+"""Heads of many runs side by side: parameters stacked, one product per group for all its runs, gradients by hand.
+
+A group is the runs that share a problem and a seed, so their batches are the same rows: G groups of M runs, K classes.
+Weights that read features are (G, D, M * width), so that the logits of all runs of a group are one product.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from gence.lab.spec import stream
+
+HEADS = ("linear", "mlp", "cosine")
+"""linear: W x + b. mlp: one hidden layer of 256 ReLUs. cosine: s cos(w_k, x), with a scale s that is learnt."""
+
+HIDDEN = 256
+_SCALE = 16.0  # of a cosine head as it begins
+
+
+@dataclass(frozen=True, eq=False)
+class Parameter:
+    """One stacked tensor.
+
+    Attributes:
+        values: (G, rows, M * width).
+        decays: whether weight decay acts on it; it does on weights, not on biases and scales.
+    """
+
+    values: Tensor
+    decays: bool
+
+    def per_run(self, numbers: Tensor) -> Tensor:
+        """(G, M) numbers in a form that multiplies `values`."""
+        repeat = self.values.shape[2] // numbers.shape[1]
+        return numbers.repeat_interleave(repeat, 1)[:, None].to(self.values.dtype)
+
+
+class Stack(Protocol):
+    """Heads of one kind."""
+
+    parameters: dict[str, Parameter]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (G, B, M, K) of features (G, B, D); what `backward` needs is kept."""
+        ...
+
+    def backward(self, x: Tensor, dz: Tensor) -> dict[str, Tensor]:
+        """Gradients of the parameters, from those of the last logits."""
+        ...
+
+
+class LinearStack:
+    """Linear heads. They begin at zero, which for a linear head is as good as any place: it breaks no symmetry."""
+
+    def __init__(self, seeds: Sequence[int], M: int, D: int, K: int, bias: bool, dtype: torch.dtype) -> None:
+        self.M, self.K = M, K
+        self.parameters = {"weight": Parameter(torch.zeros(len(seeds), D, M * K, dtype=dtype), True)}
+        if bias:
+            self.parameters["bias"] = Parameter(torch.zeros(len(seeds), 1, M * K, dtype=dtype), False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (G, B, M, K) of features (G, B, D)."""
+        z = torch.bmm(x, self.parameters["weight"].values)
+        if "bias" in self.parameters:
+            z += self.parameters["bias"].values
+        return z.view(*z.shape[:2], self.M, self.K)
+
+    def backward(self, x: Tensor, dz: Tensor) -> dict[str, Tensor]:
+        """Gradients of weight and bias."""
+        flat = dz.view(*dz.shape[:2], self.M * self.K)
+        found = {"weight": torch.bmm(x.mT, flat)}
+        if "bias" in self.parameters:
+            found["bias"] = flat.sum(1, keepdim=True)
+        return found
+
+
+class MLPStack:
+    """Heads with one hidden layer of ReLUs; PyTorch's initialisation, drawn from each run's seed."""
+
+    def __init__(self, seeds: Sequence[int], M: int, D: int, K: int, bias: bool, dtype: torch.dtype) -> None:
+        self.M, self.K = M, K
+        first, second = [], []
+        for seed in seeds:  # runs of one seed begin alike, whatever their loss
+            draw = stream(seed, "init")
+            begun = [
+                (2 * torch.rand(rows, width, generator=draw) - 1) / math.sqrt(rows)
+                for rows, width in ((D + 1, HIDDEN), (HIDDEN, K))
+            ]
+            first.append(begun[0].repeat(1, M))
+            second.append(begun[1].repeat(1, M))
+        inner, outer = torch.stack(first).to(dtype), torch.stack(second).to(dtype)
+        self.parameters = {
+            "hidden_weight": Parameter(inner[:, :-1].contiguous(), True),
+            "hidden_bias": Parameter(inner[:, -1:].contiguous(), False),
+            "weight": Parameter(outer, True),
+        }
+        if bias:
+            self.parameters["bias"] = Parameter(torch.zeros(len(seeds), 1, M * K, dtype=dtype), False)
+        self._active = inner  # hidden outputs (G * M, B, H) of the last forward
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (G, B, M, K) of features (G, B, D)."""
+        own = self.parameters
+        hidden = torch.bmm(x, own["hidden_weight"].values).add_(own["hidden_bias"].values).relu_()
+        self._active = _runs_first(hidden, self.M)
+        z = torch.bmm(self._active, _runs_first(own["weight"].values, self.M))
+        z = z.view(len(x), self.M, x.shape[1], self.K).transpose(1, 2).contiguous()
+        if "bias" in own:
+            z += own["bias"].values.view(len(x), 1, self.M, self.K)
+        return z
+
+    def backward(self, x: Tensor, dz: Tensor) -> dict[str, Tensor]:
+        """Gradients of both layers."""
+        G, B = x.shape[:2]
+        flat = dz.view(G, B, self.M * self.K)
+        outer = _runs_first(flat, self.M)  # (G * M, B, K)
+        back = torch.bmm(outer, _runs_first(self.parameters["weight"].values, self.M).mT)
+        back.mul_(self._active > 0)
+        inner = _runs_last(back, self.M)  # (G, B, M * H)
+        found = {
+            "hidden_weight": torch.bmm(x.mT, inner),
+            "hidden_bias": inner.sum(1, keepdim=True),
+            "weight": _runs_last(torch.bmm(self._active.mT, outer), self.M),
+        }
+        if "bias" in self.parameters:
+            found["bias"] = flat.sum(1, keepdim=True)
+        return found
+
+
+class CosineStack:
+    """Cosines between features and class vectors, times a learnt scale; class vectors are drawn from each run's seed.
+
+    The scale is kept as its logarithm.
+    """
+
+    def __init__(self, seeds: Sequence[int], M: int, D: int, K: int, bias: bool, dtype: torch.dtype) -> None:
+        del bias  # a cosine has none
+        self.M, self.K = M, K
+        begun = [(torch.randn(D, K, generator=stream(seed, "init")) / math.sqrt(D)).repeat(1, M) for seed in seeds]
+        self.parameters = {
+            "weight": Parameter(torch.stack(begun).to(dtype), True),
+            "log_scale": Parameter(torch.full((len(seeds), 1, M), math.log(_SCALE), dtype=dtype), False),
+        }
+        self._norm = self._direction = self._cosine = begun[0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (G, B, M, K) of features (G, B, D)."""
+        weight = self.parameters["weight"].values
+        self._norm = weight.norm(dim=1, keepdim=True).clamp_min(1e-12)
+        self._direction = weight / self._norm
+        cosine = torch.bmm(_unit(x), self._direction)
+        self._cosine = cosine.view(*cosine.shape[:2], self.M, self.K)
+        scale: Tensor = self.parameters["log_scale"].values.exp()[..., None]
+        return self._cosine * scale
+
+    def backward(self, x: Tensor, dz: Tensor) -> dict[str, Tensor]:
+        """Gradients of class vectors and scale."""
+        scale = self.parameters["log_scale"].values.exp()
+        found = {"log_scale": (dz * self._cosine).sum(3).sum(1, keepdim=True) * scale}
+        flat = (dz * scale[..., None]).view(*dz.shape[:2], self.M * self.K)
+        along = torch.bmm(_unit(x).mT, flat)
+        along -= self._direction * (self._direction * along).sum(1, keepdim=True)
+        found["weight"] = along / self._norm
+        return found
+
+
+def create_stack(
+    kind: str, seeds: Sequence[int], M: int, D: int, K: int, bias: bool, dtype: torch.dtype
+) -> LinearStack | MLPStack | CosineStack:
+    """Untrained heads of a kind of `HEADS`: M runs for each seed, `D` features, `K` classes."""
+    if kind not in _STACKS:
+        raise ValueError(f"head: unknown kind {kind!r}; known: {', '.join(HEADS)}")
+    return _STACKS[kind](seeds, M, D, K, bias, dtype)
+
+
+_STACKS: dict[str, type[LinearStack] | type[MLPStack] | type[CosineStack]] = {
+    "linear": LinearStack,
+    "mlp": MLPStack,
+    "cosine": CosineStack,
+}
+
+
+def _unit(x: Tensor) -> Tensor:
+    return torch.nn.functional.normalize(x, dim=2)
+
+
+def _runs_first(values: Tensor, M: int) -> Tensor:
+    """(G, rows, M * width) -> (G * M, rows, width)."""
+    G, rows, columns = values.shape
+    return values.view(G, rows, M, columns // M).transpose(1, 2).reshape(G * M, rows, columns // M)
+
+
+def _runs_last(values: Tensor, M: int) -> Tensor:
+    """(G * M, rows, width) -> (G, rows, M * width)."""
+    runs, rows, width = values.shape
+    return values.view(runs // M, M, rows, width).transpose(1, 2).reshape(runs // M, rows, M * width)

@@ -1,0 +1,316 @@
+"""Heads trained by mini-batches: all runs that can step together do.
+
+Runs that share a problem and a seed are a group and share their batches; groups with the same losses and steps are a
+cohort, whose every step is a few operations for all its runs. What a run computes does not depend on which runs train
+beside it, up to the rounding of a product's last digits.
+
+A linear head that begins at zero and decays stays in the span of its training rows. With fewer rows than features they
+are therefore rotated into as many dimensions as there are rows, trained there, and the weights rotated back: the same
+run, cheaper. That holds for gradient descent, not for AdamW, which is not invariant to rotations.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gence.lab.features.gradients import StackedLoss
+from gence.lab.features.heads import HeadProblem, HeadRun, TrainedHead, check_head_recipe, unstacked
+from gence.lab.features.schedules import anchor_shares, learning_rates
+from gence.lab.features.stacks import CosineStack, LinearStack, MLPStack, create_stack
+from gence.lab.spec import Recipe, stream
+
+IN_MEMORY = 256 * 2**20
+"""Float32 features of up to so many bytes (all groups of a cohort together) are scaled once and kept."""
+
+_MOST_WEIGHTS = 2**24  # in one stacked tensor: more runs train in turns
+_PER_RUN = ("lr", "weight_decay", "warmup_epochs", "anchor_warmup")
+
+
+def train_heads(
+    problems: Sequence[HeadProblem],
+    runs: Sequence[HeadRun],
+    *,
+    curves: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[TrainedHead]:
+    """Train all runs, together where their steps allow it; the results are in the order of the runs.
+
+    Args:
+        problems: what `HeadRun.problem` counts in.
+        runs: what to train.
+        curves: False to keep no curves: a little faster.
+        progress: called with the number of runs that are trained, and of all runs.
+
+    Raises:
+        ValueError: recipe fields that do nothing on features, losses that train an encoder, features with NaN.
+    """
+    from gence.lab.features.full_batch import solve
+
+    for run in runs:
+        check_head_recipe(run.recipe)
+        if not 0 <= run.problem < len(problems):
+            raise ValueError(f"problem: run {run} names problem {run.problem}; there are {len(problems)}")
+    found: list[TrainedHead | None] = [None] * len(runs)
+    done = 0
+    for cohort in cohorts(problems, runs):
+        began = time.perf_counter()
+        full = runs[cohort[0][0]].full_batch
+        trained = solve(problems, runs, cohort) if full else _train(problems, runs, cohort, curves)
+        share = (time.perf_counter() - began) / sum(map(len, cohort))
+        for i, head in trained.items():
+            found[i] = TrainedHead(head.head, head.curves, head.diverged, share)
+        done += len(trained)
+        if progress is not None:
+            progress(done, len(runs))
+    return [head for head in found if head is not None]
+
+
+def cohorts(problems: Sequence[HeadProblem], runs: Sequence[HeadRun]) -> list[list[list[int]]]:
+    """Which runs step together: cohorts of groups of numbers of runs, a group's runs sorted by loss."""
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for i, run in enumerate(runs):
+        problem = problems[run.problem]
+        alike = run.recipe.replace(**{name: 0.0 for name in _PER_RUN})
+        rows = min(run.recipe.batch_size, len(problem))
+        steps = len(problem) if run.full_batch else _steps(run.recipe, len(problem))
+        kept = (run.head, run.full_batch, alike, problem.width, problem.num_classes, rows, steps, rotates(run, problem))
+        groups.setdefault((kept, run.problem, run.seed), []).append(i)
+    found: dict[tuple[object, ...], list[list[int]]] = {}
+    for (kept, _, _), members in groups.items():
+        members.sort(key=lambda i: (runs[i].loss.name, i))
+        first = problems[runs[members[0]].problem]
+        width = len(first) if rotates(runs[members[0]], first) else first.width
+        most = max(1, _MOST_WEIGHTS // (width * first.num_classes))
+        for start in range(0, len(members), most):
+            part = members[start : start + most]
+            found.setdefault((kept, tuple(runs[i].loss.name for i in part)), []).append(part)
+    made = []
+    for together in found.values():
+        first = problems[runs[together[0][0]].problem]
+        most = max(1, _MOST_WEIGHTS // (len(together[0]) * first.width * first.num_classes))
+        made += [together[start : start + most] for start in range(0, len(together), most)]
+    return made
+
+
+@dataclass(frozen=True, eq=False)
+class GroupRows:
+    """The rows of the groups of a cohort, scaled; rotated where that pays.
+
+    Groups of one problem share their rows. `take` gives float32 (G, B, D) for positions (G, B).
+    """
+
+    problems: list[HeadProblem]
+    ready: list[Tensor | None]  # scaled rows in memory, per group
+    rotations: list[Tensor | None]  # (D, n), per group
+    width: int
+
+    @classmethod
+    def of(cls, problems: list[HeadProblem], rotate: bool) -> GroupRows:
+        """Scale, and rotate, what fits in memory."""
+        different = {id(problem): problem for problem in problems}
+        size = sum(4 * len(problem) * problem.width for problem in different.values())
+        made: dict[int, tuple[Tensor | None, Tensor | None]] = {}
+        for key, problem in different.items():
+            rows: Tensor | None = None
+            rotation: Tensor | None = None
+            if rotate or size <= IN_MEMORY:
+                rows = problem.scaling(problem.rows(torch.arange(len(problem))))
+            if rotate and rows is not None:
+                rotation, triangle = torch.linalg.qr(rows.double().mT)
+                rows, rotation = triangle.mT.float().contiguous(), rotation.float()
+            made[key] = rows, rotation
+        width = len(problems[0]) if rotate else problems[0].width
+        ready, rotations = zip(*(made[id(problem)] for problem in problems), strict=True)
+        return cls(problems, list(ready), list(rotations), width)
+
+    def take(self, positions: Tensor) -> Tensor:
+        """Rows of each group: float32 (G, B, D)."""
+        x = torch.empty(*positions.shape, self.width)
+        for g, (problem, rows) in enumerate(zip(self.problems, self.ready, strict=True)):
+            if rows is None:
+                x[g] = problem.scaling(problem.rows(positions[g]))
+            else:
+                torch.index_select(rows, 0, positions[g], out=x[g])
+        return x
+
+    def rotated_back(self, stack: LinearStack | MLPStack | CosineStack) -> None:
+        """Turn a linear stack's weights from the span's dimensions into those of the features."""
+        weight = stack.parameters["weight"]
+        turned = [
+            values if rotation is None else rotation.to(values.dtype) @ values
+            for rotation, values in zip(self.rotations, weight.values, strict=True)
+        ]
+        back = torch.stack(turned)
+        stack.parameters["weight"] = type(weight)(back, weight.decays)
+
+
+class _Momentum:
+    """SGD with momentum, or AdamW; each run has a rate and a decay of its own."""
+
+    def __init__(self, stack: LinearStack | MLPStack | CosineStack, recipe: Recipe, decay: Tensor) -> None:
+        self.stack, self.recipe = stack, recipe
+        self.decay = {name: own.per_run(decay) for name, own in stack.parameters.items()}
+        self.first = {name: torch.zeros_like(own.values) for name, own in stack.parameters.items()}
+        self.second = {name: torch.zeros_like(own.values) for name, own in stack.parameters.items()}
+        self.steps = 0
+
+    def step(self, gradients: dict[str, Tensor], rate: Tensor) -> None:
+        """Move the weights; `rate` is (G, M)."""
+        self.steps += 1
+        for name, gradient in gradients.items():
+            own = self.stack.parameters[name]
+            rates = own.per_run(rate)
+            if self.recipe.optimizer == "adamw":
+                self._adamw(name, gradient, rates)
+                continue
+            if own.decays:
+                gradient.addcmul_(own.values, self.decay[name])
+            moved = self.first[name].mul_(self.recipe.momentum).add_(gradient)
+            if self.recipe.nesterov:
+                moved = gradient.add_(moved, alpha=self.recipe.momentum)
+            own.values.addcmul_(moved, rates, value=-1)
+
+    def _adamw(self, name: str, gradient: Tensor, rates: Tensor) -> None:
+        own = self.stack.parameters[name]
+        if own.decays:
+            own.values.mul_(1 - rates * self.decay[name])
+        first = self.first[name].lerp_(gradient, 0.1)
+        second = self.second[name].mul_(0.999).addcmul_(gradient, gradient, value=0.001)
+        size = (second / (1 - 0.999**self.steps)).sqrt_().add_(1e-8)
+        own.values.sub_(first / size * (rates / (1 - 0.9**self.steps)))
+
+
+def _train(
+    problems: Sequence[HeadProblem], runs: Sequence[HeadRun], cohort: list[list[int]], curves: bool
+) -> dict[int, TrainedHead]:
+    """Train one cohort."""
+    first = runs[cohort[0][0]]
+    recipe, own = first.recipe, [problems[runs[group[0]].problem] for group in cohort]
+    seeds = [runs[group[0]].seed for group in cohort]
+    G, M, K = len(cohort), len(cohort[0]), own[0].num_classes
+    rows = GroupRows.of(own, rotates(first, own[0]))
+    B, steps = min(recipe.batch_size, len(own[0])), _steps(recipe, len(own[0]))
+    priors = torch.stack([problem.prior for problem in own])
+    stack = create_stack(first.head, seeds, M, rows.width, K, recipe.head_bias, torch.float32)
+    loss = StackedLoss([[runs[i].loss for i in group] for group in cohort], priors)
+    recipes = [[runs[i].recipe for i in group] for group in cohort]
+    rates = _per_step([[learning_rates(each, steps) for each in group] for group in recipes])  # (steps, G, M)
+    shares = None
+    if any(each.anchor_warmup for group in recipes for each in group):
+        shares = _per_step([[anchor_shares(each, steps) for each in group] for group in recipes])
+    mover = _Momentum(stack, recipe, torch.tensor([[each.weight_decay for each in group] for group in recipes]))
+    average = {name: each.values.clone() for name, each in stack.parameters.items()} if recipe.ema else {}
+    watch = _Curves(G, M, K, steps, rates, priors) if curves else None
+    labels = [problem.labels for problem in own]
+    for epoch in range(recipe.epochs):
+        order = torch.stack(
+            [_order(len(problem), B * steps, seed, epoch) for problem, seed in zip(own, seeds, strict=True)]
+        )
+        y = torch.stack([each[places] for each, places in zip(labels, order, strict=True)])
+        for step in range(steps):
+            now, batch = epoch * steps + step, slice(step * B, step * B + B)
+            x = rows.take(order[:, batch])
+            z = stack.forward(x)
+            share = None if shares is None else shares[now]
+            dz, values = loss(z, y[:, batch], anchor_share=share, values=watch is not None)
+            if watch is not None and values is not None:
+                watch.add(z, y[:, batch], values)
+            mover.step(stack.backward(x, dz), rates[now])
+            for name, kept in average.items():
+                kept.lerp_(stack.parameters[name].values, 1 - min(recipe.ema, (1 + now) / (10 + now)))
+        if watch is not None:
+            watch.end_epoch()
+    for name, kept in average.items():
+        stack.parameters[name].values.copy_(kept)
+    rows.rotated_back(stack)
+    return collected(stack, cohort, own, first.head, [] if watch is None else watch.of_runs())
+
+
+def collected(
+    stack: LinearStack | MLPStack | CosineStack,
+    cohort: list[list[int]],
+    own: list[HeadProblem],
+    kind: str,
+    curves: list[list[dict[str, list[float]]]],
+) -> dict[int, TrainedHead]:
+    """The heads of a stack, by the numbers of their runs."""
+    found = {}
+    for g, group in enumerate(cohort):
+        for m, i in enumerate(group):
+            head = unstacked(kind, stack, g, m, own[g].scaling)
+            diverged = not all(bool(tensor.isfinite().all()) for tensor in head.tensors.values())
+            found[i] = TrainedHead(head, curves[g][m] if curves else {}, diverged)
+    return found
+
+
+class _Curves:
+    """Means over each epoch's batches, of every run, as networks have them."""
+
+    def __init__(self, G: int, M: int, K: int, steps: int, rates: Tensor, priors: Tensor) -> None:
+        self.shape, self.steps, self.rates, self.priors = (G, M, K), steps, rates, priors
+        self.epochs: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._clear()
+
+    def _clear(self) -> None:
+        G, M, K = self.shape
+        self.loss, self.right = torch.zeros(G, M), torch.zeros(G, M)
+        self.summed = torch.zeros(G, M, K)
+
+    def add(self, z: Tensor, labels: Tensor, values: Tensor) -> None:
+        """Add a batch."""
+        self.loss += values
+        self.right += (z.argmax(3) == labels[:, :, None]).float().mean(1)
+        self.summed += z.softmax(3).mean(1)
+
+    def end_epoch(self) -> None:
+        """Keep the means of the epoch that has ended."""
+        log_marginal = (self.summed / self.steps).clamp_min(1e-30).log().log_softmax(2)
+        prior = self.priors[:, None]
+        kl = (torch.xlogy(prior, prior) - prior * log_marginal).sum(2).clamp_min(0.0)
+        self.epochs.append((self.loss / self.steps, self.right / self.steps, kl))
+        self._clear()
+
+    def of_runs(self) -> list[list[dict[str, list[float]]]]:
+        """The curves of each run, G lists of M."""
+        loss, right, kl = (torch.stack(values) for values in zip(*self.epochs, strict=True))  # (epochs, G, M)
+        rates = self.rates[self.steps - 1 :: self.steps]
+        named = {"train_loss": loss, "train_accuracy": right, "lr": rates, "marginal_kl": kl}
+        G, M, _ = self.shape
+        return [
+            [
+                {
+                    "epoch": [float(epoch) for epoch in range(1, len(loss) + 1)],
+                    **{name: [float(f"{v:.5g}") for v in table[:, g, m].tolist()] for name, table in named.items()},
+                }
+                for m in range(M)
+            ]
+            for g in range(G)
+        ]
+
+
+def _steps(recipe: Recipe, n: int) -> int:
+    """Batches per epoch; a problem smaller than a batch is one batch."""
+    rows = min(recipe.batch_size, n)
+    return n // rows if recipe.drop_last else -(-n // rows)
+
+
+def _order(n: int, count: int, seed: int, epoch: int) -> Tensor:
+    """Positions of an epoch's rows; a last, smaller batch is filled from the start, as for networks."""
+    order = torch.randperm(n, generator=stream(seed, "order", epoch))
+    return torch.cat([order, order[: count - n]]) if count > n else order[:count]
+
+
+def _per_step(table: list[list[list[float]]]) -> Tensor:
+    """(steps, G, M) of lists per group, run and step."""
+    return torch.tensor(table).permute(2, 0, 1).contiguous()
+
+
+def rotates(run: HeadRun, problem: HeadProblem) -> bool:
+    """Whether a run lives in the span of its rows, and that is smaller than the space of features."""
+    invariant = run.full_batch or run.recipe.optimizer == "sgd"
+    return run.head == "linear" and invariant and len(problem) < problem.width

@@ -1,0 +1,213 @@
+"""Heads that train together are what they are alone, and what a plain PyTorch loop makes of them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+
+from gence.lab.features.gradients import criterion
+from gence.lab.features.heads import HEAD_RECIPE, HeadProblem, HeadRun, logits_of
+from gence.lab.features.schedules import anchor_shares, learning_rates
+from gence.lab.features.stacks import create_stack
+from gence.lab.features.training import train_heads
+from gence.lab.spec import LossSpec, Recipe, stream
+from gence.losses import LOSSES
+
+LOSS_TEXTS = [name for name, info in LOSSES.items() if info.takes == "logits"] + ["gence(anchor=0.1,prior=train)"]
+QUICK = HEAD_RECIPE.replace(epochs=4, batch_size=20, lr=0.5)
+
+
+def problem(n: int = 90, D: int = 12, K: int = 3, seed: int = 0) -> HeadProblem:
+    draw = torch.Generator().manual_seed(seed)
+    labels = torch.arange(n) % K
+    centres = torch.randn(K, D, generator=draw)
+    return HeadProblem(5 + centres[labels] + torch.randn(n, D, generator=draw), labels, K)
+
+
+def plain_loop(rows: HeadProblem, run: HeadRun) -> torch.Tensor:
+    """A linear head by torch.optim; its weights (D, K)."""
+    recipe, x = run.recipe, rows.scaling(rows.features)
+    head = torch.nn.Linear(rows.width, rows.num_classes)
+    torch.nn.init.zeros_(head.weight)
+    torch.nn.init.zeros_(head.bias)
+    groups = [{"params": [head.weight], "weight_decay": recipe.weight_decay}, {"params": [head.bias]}]
+    if recipe.optimizer == "adamw":
+        optimizer: torch.optim.Optimizer = torch.optim.AdamW(groups, weight_decay=0)
+    else:
+        optimizer = torch.optim.SGD(groups, momentum=recipe.momentum, nesterov=recipe.nesterov)
+    loss = criterion(run.loss, rows.prior)
+    steps = len(rows) // recipe.batch_size
+    rates = iter(learning_rates(recipe, steps))
+    for epoch in range(recipe.epochs):
+        order = torch.randperm(len(rows), generator=stream(run.seed, "order", epoch))
+        for batch in order[: steps * recipe.batch_size].split(recipe.batch_size):
+            for group in optimizer.param_groups:
+                group["lr"] = next(rates) if group is optimizer.param_groups[0] else optimizer.param_groups[0]["lr"]
+            optimizer.zero_grad()
+            loss(head(x[batch]), rows.labels[batch]).backward()
+            optimizer.step()
+    return head.weight.detach().T
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        QUICK,
+        QUICK.replace(nesterov=False, momentum=0.0, schedule="step", warmup_epochs=1),
+        QUICK.replace(optimizer="adamw", lr=0.01),
+    ],
+    ids=["nesterov", "plain", "adamw"],
+)
+def test_every_loss_as_a_plain_loop_trains_it(recipe: Recipe) -> None:
+    rows = problem()
+    runs = [HeadRun(loss=LossSpec.parse(text), recipe=recipe, seed=seed) for text in LOSS_TEXTS for seed in (0, 3)]
+    for run, trained in zip(runs, train_heads([rows], runs), strict=True):
+        torch.testing.assert_close(trained.head.tensors["weight"], plain_loop(rows, run), rtol=1e-4, atol=1e-5)
+        assert not trained.diverged
+
+
+@pytest.mark.parametrize("full_batch", [False, True])
+@pytest.mark.parametrize("head", ["linear", "mlp", "cosine"])
+def test_together_as_alone_and_the_same_each_time(head: str, full_batch: bool) -> None:
+    rows = [problem(), problem(seed=1)]
+    runs = [
+        HeadRun(problem=p, loss=LossSpec.parse(text), recipe=QUICK.replace(lr=rate), seed=p, head=head,
+                full_batch=full_batch)
+        for p in (0, 1) for text in ("gence", "ce", "brier") for rate in (0.1, 0.5)
+    ]  # fmt: skip
+    together, again = train_heads(rows, runs), train_heads(rows, runs)
+    for run, one, other in zip(runs, together, again, strict=True):
+        (alone,) = train_heads(rows, [run])
+        for name, tensor in one.head.tensors.items():
+            assert torch.equal(tensor, other.head.tensors[name])
+            torch.testing.assert_close(tensor, alone.head.tensors[name], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("head", ["linear", "mlp", "cosine"])
+def test_gradients_of_the_heads_by_hand(head: str) -> None:
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 7, 5, dtype=torch.float64, generator=draw)
+    stack = create_stack(head, [0, 1], 3, 5, 4, True, torch.float64)
+    for own in stack.parameters.values():
+        own.values.add_(0.3 * torch.randn(own.values.shape, dtype=torch.float64, generator=draw))
+    dz = torch.randn(2, 7, 3, 4, dtype=torch.float64, generator=draw)
+    stack.forward(x)
+    found = stack.backward(x, dz)
+    step = 1e-6
+    for name, own in stack.parameters.items():
+        for place in range(0, own.values.numel(), 5):
+            flat = own.values.view(-1)
+            kept = flat[place].item()
+            sums = []
+            for change in (step, -step):
+                flat[place] = kept + change
+                sums.append((stack.forward(x) * dz).sum())
+            flat[place] = kept
+            expected = (sums[0] - sums[1]) / (2 * step)
+            torch.testing.assert_close(found[name].reshape(-1)[place], expected, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("full_batch", [False, True])
+def test_fewer_rows_than_features_change_nothing(monkeypatch: pytest.MonkeyPatch, full_batch: bool) -> None:
+    rows = problem(n=30, D=80)
+    runs = [
+        HeadRun(loss=LossSpec.parse(text), recipe=QUICK.replace(epochs=60), seed=1, full_batch=full_batch)
+        for text in ("ce", "gence(anchor=0.1)", "brier")
+    ]
+    rotated = train_heads([rows], runs)
+    monkeypatch.setattr("gence.lab.features.training.rotates", lambda *_: False)
+    if full_batch:
+        monkeypatch.setattr("gence.lab.features.full_batch.rotates", lambda *_: False)
+    for one, other in zip(rotated, train_heads([rows], runs), strict=True):
+        torch.testing.assert_close(one.head.tensors["weight"], other.head.tensors["weight"], rtol=1e-4, atol=2e-5)
+
+
+def test_full_batch_cross_entropy_is_logistic_regression() -> None:
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    x, y = torch.tensor(digits.data, dtype=torch.float32), torch.tensor(digits.target)
+    train, test = slice(0, 400), slice(400, None)
+    rows = HeadProblem(x[train], y[train], 10)
+    recipe = HEAD_RECIPE.replace(epochs=500, weight_decay=1e-3)
+    (trained,) = train_heads([rows], [HeadRun(loss=LossSpec.parse("ce"), recipe=recipe, full_batch=True)])
+    scaled = rows.scaling(x).double().numpy()
+    reference = LogisticRegression(C=1 / (1e-3 * 400), max_iter=5000, tol=1e-8).fit(scaled[train], y[train])
+    logits = trained.head.logits(x).double()
+    expected = torch.tensor(reference.predict_log_proba(scaled))
+    torch.testing.assert_close(logits.log_softmax(1), expected, rtol=0, atol=2e-3)
+    accuracy = (logits[test].argmax(1) == y[test]).double().mean()
+    assert abs(accuracy - reference.score(scaled[test], y[test])) <= 2e-3
+    loss = torch.nn.functional.cross_entropy(logits[train], y[train])
+    assert abs(loss - torch.nn.functional.nll_loss(expected[train], y[train])) <= 1e-4
+    assert trained.curves["train_loss"][0] == pytest.approx(float(loss), abs=1e-4)
+
+
+def test_the_anchor_of_one_is_cross_entropy_on_the_full_batch() -> None:
+    runs = [HeadRun(loss=LossSpec.parse(text), recipe=QUICK.replace(epochs=300, weight_decay=0.01), full_batch=True)
+            for text in ("ce", "gence(anchor=1)")]  # fmt: skip
+    ce, anchored = train_heads([problem()], runs)
+    torch.testing.assert_close(ce.head.tensors["weight"], anchored.head.tensors["weight"], rtol=1e-4, atol=1e-5)
+
+
+def test_rows_streamed_from_a_file_train_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = problem()
+    half = HeadProblem(rows.features.half(), rows.labels, 3)
+    run = HeadRun(loss=LossSpec.parse("gence"), recipe=QUICK)
+    (kept,) = train_heads([half], [run])
+    monkeypatch.setattr("gence.lab.features.training.IN_MEMORY", 0)
+    (streamed,) = train_heads([half], [run])
+    torch.testing.assert_close(kept.head.tensors["weight"], streamed.head.tensors["weight"])
+
+
+def test_full_batch_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [
+        HeadRun(loss=LossSpec.parse("gence"), recipe=QUICK, full_batch=True, head=head) for head in ("linear", "mlp")
+    ]
+    whole = train_heads([problem()], runs)
+    monkeypatch.setattr("gence.lab.features.full_batch._CHUNK", 16)
+    for one, other in zip(whole, train_heads([problem()], runs), strict=True):
+        torch.testing.assert_close(one.head.tensors["weight"], other.head.tensors["weight"], rtol=1e-5, atol=1e-6)
+
+
+def test_logits_of_many_heads_at_once() -> None:
+    rows = [problem(), problem(seed=1)]
+    runs = [HeadRun(problem=p, loss=LossSpec.parse("ce"), recipe=QUICK, head=head)
+            for p in (0, 1) for head in ("linear", "mlp", "cosine", "linear")]  # fmt: skip
+    heads = [trained.head for trained in train_heads(rows, runs)]
+    for head, logits in zip(heads, logits_of(heads, rows[0].features), strict=True):
+        torch.testing.assert_close(logits, head.logits(rows[0].features))
+    assert float((logits_of(heads[:1], rows[0].features)[0].argmax(1) == rows[0].labels).float().mean()) > 0.8
+
+
+def test_a_head_that_explodes_is_told() -> None:
+    huge = QUICK.replace(lr=1e30, schedule="constant")
+    (trained,) = train_heads([problem()], [HeadRun(loss=LossSpec.parse("ce"), recipe=huge)])
+    assert trained.diverged
+
+
+def test_the_anchor_warms_up() -> None:
+    assert anchor_shares(Recipe(epochs=4, anchor_warmup=0.5), 1) == [0.0, 0.5, 1.0, 1.0]
+    runs = [HeadRun(loss=LossSpec.parse("gence(anchor=1)"), recipe=QUICK.replace(anchor_warmup=w)) for w in (0, 0.5)]
+    one, other = train_heads([problem()], runs)
+    assert not torch.allclose(one.head.tensors["weight"], other.head.tensors["weight"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"flip": True}, "recipe.flip is True, which does nothing to features"),
+        ({"precision": "bf16"}, "heads are trained in float32"),
+    ],
+)
+def test_fields_that_would_do_nothing_are_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        train_heads([problem()], [HeadRun(loss=LossSpec.parse("ce"), recipe=QUICK.replace(**change))])
+
+
+def test_features_that_are_not_numbers() -> None:
+    rows = problem()
+    rows.features[3, 2] = torch.nan
+    with pytest.raises(ValueError, match="NaN"):
+        train_heads([rows], [HeadRun(loss=LossSpec.parse("ce"), recipe=QUICK)])
