@@ -46,6 +46,20 @@ def compared(tmp_path_factory, elsewhere):
         )  # fmt: skip
 
 
+@pytest.fixture(scope="session")
+def photographs(tmp_path_factory):
+    """A hundred pieces of two photographs that scikit-learn ships, 32 px: roofs and petals."""
+    from sklearn.datasets import load_sample_images
+
+    folder, draw = tmp_path_factory.mktemp("photographs"), np.random.default_rng(0)
+    for name, image in zip(("china", "flower"), load_sample_images().images, strict=True):
+        (folder / name).mkdir()
+        for i in range(63):  # a fifth is split off for testing: fifty of each are trained on
+            top, left = draw.integers(0, image.shape[0] - 64), draw.integers(0, image.shape[1] - 64)
+            Image.fromarray(image[top : top + 64, left : left + 64]).save(folder / name / f"{i:02d}.png")
+    return folder
+
+
 @pytest.fixture
 def _undrawn(monkeypatch):
     """Reports without figures, for tests of something else: to draw them takes longer than the runs."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from gence.lab.features.schedules import anchor_shares, learning_rates
 from sklearn.linear_model import LogisticRegression
 
 from gence.lab.features.gradients import criterion
 from gence.lab.features.heads import HEAD_RECIPE, HeadProblem, HeadRun, logits_of
-from gence.lab.features.schedules import anchor_shares, learning_rates
 from gence.lab.features.stacks import create_stack
 from gence.lab.features.training import train_heads
 from gence.lab.spec import LossSpec, Recipe, stream

@@ -105,7 +105,7 @@ def test_several_grids_in_one_file():
         ({"base": BASE, "recipes": {"x": {"base": ["tiny"]}}}, r"recipes\.x\.base is \['tiny'\]"),
         (
             {"base": BASE, "recipes": {"x": {"base": "y"}}},
-            r"recipes\.x\.base is 'y'; known: finetune, modern",
+            r"recipes\.x\.base is 'y'; known: finetune, head",
         ),
         (
             {"base": BASE, "recipes": {"x": {"base": "y"}, "y": {"base": "x"}}},

@@ -11,7 +11,6 @@ import time
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from gence.lab.features import embedded_encoder_is_installed, load_encoder
 from gence.lab.spec import RECIPES, LossSpec, RunSpec
@@ -22,20 +21,6 @@ from gence.lab.train.task import ProblemLoader
 
 pytestmark = pytest.mark.skipif(not embedded_encoder_is_installed(), reason="the extra pretrained is not installed")
 FINETUNE = RECIPES["finetune"].replace(epochs=3, batch_size=20)
-
-
-@pytest.fixture(scope="module")
-def photographs(tmp_path_factory):
-    """A hundred pieces of two photographs that scikit-learn ships, 32 px: roofs and petals."""
-    from sklearn.datasets import load_sample_images
-
-    folder, draw = tmp_path_factory.mktemp("photographs"), np.random.default_rng(0)
-    for name, image in zip(("china", "flower"), load_sample_images().images, strict=True):
-        (folder / name).mkdir()
-        for i in range(63):  # a fifth is split off for testing: fifty of each are trained on
-            top, left = draw.integers(0, image.shape[0] - 64), draw.integers(0, image.shape[1] - 64)
-            Image.fromarray(image[top : top + 64, left : left + 64]).save(folder / name / f"{i:02d}.png")
-    return folder
 
 
 def spec_of(folder, loss="gence(anchor=0.1)", model="linear@efficientnet_lite0", seed=0, **recipe):

@@ -5,10 +5,11 @@ import copy
 import pytest
 import torch
 
+from gence.lab.spec import average_shares
 from gence.lab.train.backbone import run_backbone
 from gence.lab.train.batches import EpochFeed
 from gence.lab.train.contrastive import ContrastiveTrainee
-from gence.lab.train.run import WARMUP_STEPS, Trainee, average_shares, create_criterion
+from gence.lab.train.run import WARMUP_STEPS, Trainee, create_criterion
 from gence.losses import GenCELoss
 from tests.lab.small_runs import problem_of, small_spec
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
         load_encoder,
         untrained_encoder,
     )
+    from gence.lab.features.heads import Head, HeadProblem, HeadRun, Scaling, TrainedHead, logits_of
     from gence.lab.features.preprocessing import VIEWS, Preprocessing
+    from gence.lab.features.training import train_heads
 
 __getattr__, __dir__, __all__ = front_door(__name__)

@@ -14,14 +14,11 @@ import torch
 from torch import Tensor
 
 from gence.lab.features.stacks import CosineStack, LinearStack, MLPStack, create_stack
-from gence.lab.spec import LossSpec, Recipe
+from gence.lab.spec import RECIPES, LossSpec, Recipe
 
 _CHUNK = 4096
 
-HEAD_RECIPE = Recipe(
-    epochs=50, batch_size=100, lr=1.0, nesterov=True, weight_decay=1e-3, schedule="cosine", crop_padding=0,
-    flip=False, randaugment_ops=0,
-)  # fmt: skip
+HEAD_RECIPE = RECIPES["head"]
 """The recipe of a head on frozen features where none is tuned: nothing is augmented."""
 
 

@@ -20,9 +20,8 @@ from torch import Tensor
 
 from gence.lab.features.gradients import StackedLoss
 from gence.lab.features.heads import HeadProblem, HeadRun, TrainedHead, check_head_recipe, unstacked
-from gence.lab.features.schedules import anchor_shares, learning_rates
 from gence.lab.features.stacks import CosineStack, LinearStack, MLPStack, create_stack
-from gence.lab.spec import Recipe, stream
+from gence.lab.spec import Recipe, anchor_shares, learning_rates, stream
 
 IN_MEMORY = 256 * 2**20
 """Float32 features of up to so many bytes (all groups of a cohort together) are scaled once and kept."""
@@ -75,7 +74,7 @@ def cohorts(problems: Sequence[HeadProblem], runs: Sequence[HeadRun]) -> list[li
     groups: dict[tuple[object, ...], list[int]] = {}
     for i, run in enumerate(runs):
         problem = problems[run.problem]
-        alike = run.recipe.replace(**{name: 0.0 for name in _PER_RUN})
+        alike = run.recipe.replace(**dict.fromkeys(_PER_RUN, 0.0))
         rows = min(run.recipe.batch_size, len(problem))
         steps = len(problem) if run.full_batch else _steps(run.recipe, len(problem))
         kept = (run.head, run.full_batch, alike, problem.width, problem.num_classes, rows, steps, rotates(run, problem))

@@ -13,7 +13,7 @@ from typing import Any
 
 from gence.lab.spec.fields import SpecError, as_plain, check_choice, check_keys, from_mapping, normalise_fields
 
-_OPTIMIZERS = ("sgd", "adamw")
+_OPTIMIZERS = ("sgd", "adamw", "lbfgs")
 _SCHEDULES = ("step", "cosine", "constant")
 _PRECISIONS = ("auto", "bf16", "fp32")
 _STEMS = ("auto", "cifar", "imagenet")
@@ -38,7 +38,7 @@ class Recipe:
     Attributes:
         epochs: passes over the training subset.
         batch_size: rows a step; GenCE couples them, so it is part of the loss, not only of the speed.
-        optimizer: "sgd" or "adamw".
+        optimizer: "sgd", "adamw", or, for heads on frozen features, "lbfgs": the full-data equation, minimised.
         lr: peak learning rate.
         momentum: of SGD; AdamW ignores it.
         nesterov: Nesterov's momentum for SGD.
@@ -169,6 +169,11 @@ RECIPES: dict[str, Recipe] = {
     # 8x8 digits and a small network on a CPU, in seconds. A flipped digit is another digit: no flip.
     "tiny": Recipe(
         epochs=40, batch_size=50, lr=0.05, nesterov=True, schedule="cosine", warmup_epochs=2, crop_padding=1,
+        flip=False, randaugment_ops=0,
+    ),
+    # A head on frozen features: nothing is augmented, and steps are large.
+    "head": Recipe(
+        epochs=50, batch_size=100, lr=1.0, nesterov=True, weight_decay=1e-3, schedule="cosine", crop_padding=0,
         flip=False, randaugment_ops=0,
     ),
     # A pretrained encoder trained on with its head: AdamW, a tenth of the rate for the encoder.

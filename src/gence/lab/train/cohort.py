@@ -20,6 +20,7 @@ from gence.lab.train.batches import EpochFeed
 from gence.lab.train.checkpoint import CohortCheckpoint, save_model
 from gence.lab.train.contrastive import ContrastiveTrainee
 from gence.lab.train.evaluate import evaluate
+from gence.lab.train.frozen import is_frozen, train_frozen
 from gence.lab.train.run import EagerLane, GraphLane, Lane, Trainee, run_in_turns, uses_bf16
 from gence.lab.train.task import Problem, ProblemLoader
 from gence.losses import loss_info
@@ -90,6 +91,11 @@ def train_cohort(
         return []
     if len({spec.cohort_key for spec in specs}) > 1:
         raise ValueError("specs: expected runs whose steps have one shape (one cohort_key), got several")
+    if is_frozen(specs[0]):
+        # Heads train together in seconds, on the CPU: there is nothing to resume, and no epoch to watch.
+        return train_frozen(
+            specs, cache_dir=cache_dir, models_dir=models_dir, progress=progress, should_stop=should_stop
+        )
     place = resolve_device(device)
     cohort = Cohort(specs, place, compile=compile, loader=loader or ProblemLoader(place, cache_dir, progress))
     # Runs of one cohort_key have one source.

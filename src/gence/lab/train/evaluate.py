@@ -68,24 +68,59 @@ def predict_logits(model: nn.Module, images: Tensor, mean: Tensor, std: Tensor) 
     return torch.cat(parts).clone()
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Outputs:
+    """What a network says of its images, and what is true of them.
+
+    Attributes:
+        logits: of the images it is judged by, (n, K).
+        labels: theirs, (n,).
+        index: their positions in the source's split, (n,) on the CPU.
+        train_logits: of the images it was trained on.
+        train_labels: theirs.
+        ood: logits of sets from elsewhere, by their short names.
+        prior: class distribution of the training images, (K,).
+        num_classes: K.
+    """
+
+    logits: Tensor
+    labels: Tensor
+    index: Tensor
+    train_logits: Tensor
+    train_labels: Tensor
+    ood: dict[str, Tensor]
+    prior: Tensor
+    num_classes: int
+
+
 def evaluate(model: nn.Module, problem: Problem) -> Evaluation:
-    """Judge a network on its problem, and once more after the ``marginal_offset`` of its training logits."""
+    """Judge a network on its problem."""
     check_ood_names(problem.ood)
-    logits = predict_logits(model, problem.judged.images, problem.mean, problem.std)
-    train_logits = predict_logits(model, problem.train.images, problem.mean, problem.std)
-    ood = {
-        ood_name(name): predict_logits(model, images, problem.mean, problem.std) for name, images in problem.ood.items()
-    }
-    labels = problem.judged.labels
+
+    def logits(images: Tensor) -> Tensor:
+        return predict_logits(model, images, problem.mean, problem.std)
+
+    outputs = Outputs(
+        logits=logits(problem.judged.images), labels=problem.judged.labels, index=problem.judged.index,
+        train_logits=logits(problem.train.images), train_labels=problem.train.labels,
+        ood={ood_name(name): logits(images) for name, images in problem.ood.items()}, prior=problem.prior,
+        num_classes=len(problem.classes),
+    )  # fmt: skip
+    return evaluate_outputs(outputs)
+
+
+def evaluate_outputs(outputs: Outputs) -> Evaluation:
+    """Judge what a network says, and once more after the ``marginal_offset`` of its training logits."""
+    logits, labels, train_logits, ood = outputs.logits, outputs.labels, outputs.train_logits, outputs.ood
     if not all(bool(values.isfinite().all()) for values in (logits, train_logits, *ood.values())):
         accuracy = float((logits.argmax(1) == labels).double().mean())  # of what argmax makes of NaN: about chance
         return Evaluation(metrics={"accuracy": accuracy}, tables={}, predictions={}, offset=None, finite=False)
 
     metrics = score(logits, labels, ood)
-    metrics |= {"train_accuracy": float((train_logits.argmax(1) == problem.train.labels).double().mean())}
-    metrics["marginal_kl"] = float(marginal_divergence(train_logits, problem.prior))
+    metrics |= {"train_accuracy": float((train_logits.argmax(1) == outputs.train_labels).double().mean())}
+    metrics["marginal_kl"] = float(marginal_divergence(train_logits, outputs.prior))
     try:
-        offset = marginal_offset(train_logits, problem.prior)
+        offset = marginal_offset(train_logits, outputs.prior)
     except RuntimeError:  # predictions too sharp for any offset to match the prior: said by its absence
         offset = None
     if offset is not None:
@@ -100,15 +135,15 @@ def evaluate(model: nn.Module, problem: Problem) -> Evaluation:
             "accuracy": _rounded(bins.accuracy),
         },
         "marginal": _rounded(predicted_marginal(train_logits)),
-        "prior": _rounded(problem.prior),
+        "prior": _rounded(outputs.prior),
         "per_class_accuracy": _rounded(per_class_accuracy(probs, labels)),
         "ood_histograms": _histograms(logits, ood),
     }
-    if len(problem.classes) <= 20:  # K^2 numbers; beyond that they would be most of the record
+    if outputs.num_classes <= 20:  # K^2 numbers; beyond that they would be most of the record
         tables["confusion"] = confusion_matrix(probs, labels).long().tolist()
     confidence, predicted = probs.max(1)
     predictions: dict[str, np.ndarray] = {
-        "index": problem.judged.index.numpy().astype(np.uint32),
+        "index": outputs.index.numpy().astype(np.uint32),
         "label": labels.cpu().numpy().astype(np.uint16),
         "predicted": predicted.cpu().numpy().astype(np.uint16),
         "confidence": confidence.cpu().numpy().astype(np.float16),

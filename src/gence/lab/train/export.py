@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from gence.lab.data import normalize
 from gence.lab.store import writing_file
+from gence.lab.train.frozen import FrozenClassifier
 from gence.lab.train.predict import TrainedModel
 
 FORMATS = {".onnx": "ONNX", ".pt2": "torch.export"}
@@ -34,8 +35,9 @@ class Predictor(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Softmax of the logits, plus the offset where one was asked for."""
-        inputs = normalize(images, self.mean, self.std, memory_format=torch.contiguous_format)
-        logits: Tensor = self.classifier(inputs) + self.offset
+        if not isinstance(self.classifier, FrozenClassifier):
+            images = normalize(images, self.mean, self.std, memory_format=torch.contiguous_format)
+        logits: Tensor = self.classifier(images) + self.offset
         return logits.softmax(1)
 
 

@@ -36,7 +36,9 @@ from gence.lab.train.backbone import resolve_device
 from gence.lab.train.checkpoint import read_tensors
 from gence.lab.train.encoder import untrained_classifier
 from gence.lab.train.evaluate import predict_logits, score
+from gence.lab.train.frozen import FrozenClassifier, read_frozen
 
+_FROZEN_CHUNK = 32
 _CHUNK = 1000  # images decoded and predicted at a time, so that a folder of any size fits into memory
 
 
@@ -55,7 +57,7 @@ class TrainedModel:
         data: checksums of the images it was trained and judged on; empty for files of older versions.
     """
 
-    classifier: ImageClassifier
+    classifier: ImageClassifier | FrozenClassifier
     spec: RunSpec
     classes: tuple[str, ...]
     image_shape: tuple[int, int, int]
@@ -71,6 +73,10 @@ class TrainedModel:
                 f"images: shape {tuple(images.shape)} was given, (n, {', '.join(map(str, self.image_shape))}) "
                 "expected: the channels, height and width that the network was trained on"
             )
+        if isinstance(self.classifier, FrozenClassifier):
+            with torch.inference_mode():
+                parts = [self.classifier(chunk) for chunk in torch.split(images, _FROZEN_CHUNK)]
+            return torch.cat(parts).clone()
         return predict_logits(self.classifier, images.to(self.mean.device), self.mean, self.std)
 
     def probabilities(self, images: Tensor, *, offset: bool = False) -> Tensor:
@@ -129,6 +135,15 @@ def _assembled(tensors: dict[str, Tensor], notes: dict[str, str], place: torch.d
     classes, (channels, height, width) = tuple(json.loads(notes["classes"])), json.loads(notes["image_shape"])
     if not all(isinstance(name, str) for name in classes):
         raise TypeError("class names are not texts")
+    if "head" in notes:
+        frozen = read_frozen(spec, tensors, notes)
+        offset = tensors.get("offset")
+        channels = len(frozen.preprocessing.mean) if channels != 1 else 1
+        nothing = torch.zeros(channels)
+        return TrainedModel(
+            frozen, spec, classes, (channels, height, width), nothing, nothing + 1,
+            None if offset is None else offset.reshape(len(classes)), json.loads(notes.get("data", "{}")),
+        )  # fmt: skip
     classifier = untrained_classifier(spec, height, len(classes)) or create_model(
         spec.model,
         num_classes=len(classes),

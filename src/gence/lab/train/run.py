@@ -9,7 +9,6 @@ run fill the gaps of the others and Python costs nothing per step.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -17,7 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from gence.lab.models import ImageClassifier, create_model, split_model
-from gence.lab.spec import Recipe, RunSpec, check_numbers, stream_seed
+from gence.lab.spec import (
+    RunSpec,
+    anchor_shares,
+    average_shares,
+    check_numbers,
+    learning_rates,
+    stream_seed,
+)
 from gence.lab.train.backbone import RunBackbone
 from gence.lab.train.batches import EpochFeed
 from gence.lab.train.encoder import choose_trained, head_and_encoder, parameter_groups, pretrained_encoder
@@ -28,46 +34,6 @@ WARMUP_STEPS = 3
 """Steps that run before a capture; their effects are undone."""
 STEPS_IN_TURN = 1
 """Steps of a lane that are enqueued before it is the next lane's turn."""
-
-
-def learning_rates(recipe: Recipe, steps_per_epoch: int) -> list[float]:
-    """The learning rate of every step: linear warm-up, then the recipe's schedule.
-
-    >>> rates = learning_rates(Recipe(epochs=4, lr=1.0, milestones=(0.5, 0.75)), steps_per_epoch=1)
-    >>> [round(rate, 6) for rate in rates]
-    [1.0, 1.0, 0.1, 0.01]
-    """
-    total = recipe.epochs * steps_per_epoch
-    warmup = recipe.warmup_epochs * steps_per_epoch
-    return [recipe.lr * min(1.0, (step + 1) / warmup if warmup else 1.0) * _factor(recipe, step, total, warmup)
-            for step in range(total)]  # fmt: skip
-
-
-def anchors(recipe: Recipe, anchor: float, steps_per_epoch: int) -> list[float]:
-    """The anchor of every step: it rises linearly from 0 over the first ``anchor_warmup`` of the epochs."""
-    rise = recipe.anchor_warmup * recipe.epochs * steps_per_epoch
-    return [anchor * min(1.0, step / rise if rise else 1.0) for step in range(recipe.epochs * steps_per_epoch)]
-
-
-def average_shares(recipe: Recipe, steps_per_epoch: int) -> list[float]:
-    """The share that each step's weights get in their exponential average.
-
-    The decay rises to the recipe's as (1 + t) / (10 + t): with a constant one, a short run's average would be made of
-    its initial weights.
-
-    >>> [round(share, 3) for share in average_shares(Recipe(epochs=3, ema=0.8), steps_per_epoch=1)]
-    [0.9, 0.818, 0.75]
-    """
-    steps = range(recipe.epochs * steps_per_epoch)
-    return [1.0 - min(recipe.ema, (1 + step) / (10 + step)) for step in steps]
-
-
-def _factor(recipe: Recipe, step: int, total: int, warmup: float) -> float:
-    if recipe.schedule == "cosine":
-        return 0.5 * (1 + math.cos(math.pi * max(0.0, step - warmup) / max(1.0, total - warmup)))
-    if recipe.schedule == "step":
-        return recipe.decay ** sum(step >= milestone * total for milestone in recipe.milestones)
-    return 1.0
 
 
 class Trainee:
@@ -215,6 +181,10 @@ class Trainee:
 
     def _create_optimizer(self, lr: float | Tensor) -> torch.optim.Optimizer:
         recipe = self.spec.recipe
+        if recipe.optimizer == "lbfgs":
+            raise ValueError(
+                "recipe.optimizer is 'lbfgs', which trains heads on frozen features only; use 'sgd' or 'adamw'"
+            )
         groups = self._parameter_groups(lr)
         if recipe.optimizer == "adamw":
             capturable = isinstance(lr, Tensor)
@@ -265,7 +235,8 @@ class Trainee:
     def _anchor_table(self, device: torch.device) -> Tensor | None:
         if self.spec.recipe.anchor_warmup == 0 or not getattr(self.criterion, "anchor", 0.0):
             return None
-        table = _table(anchors(self.spec.recipe, float(self.criterion.anchor), self.feed.steps), device)
+        shares = anchor_shares(self.spec.recipe, self.feed.steps)
+        table = _table([float(self.criterion.anchor) * share for share in shares], device)
         self.criterion.anchor = table[0].clone()
         return table
 

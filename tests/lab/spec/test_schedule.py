@@ -5,8 +5,8 @@ import math
 
 import pytest
 
+from gence.lab.spec import anchor_shares, average_shares, learning_rates
 from gence.lab.spec.recipe import RECIPES, Recipe
-from gence.lab.train.run import anchors, average_shares, learning_rates
 
 
 def test_the_paper_drops_the_rate_at_100_and_150_of_200_epochs():
@@ -33,10 +33,10 @@ def test_cosine_begins_at_the_rate_after_warm_up_and_ends_near_zero():
 
 
 def test_the_anchor_rises_over_its_share_of_the_epochs():
-    table = anchors(Recipe(epochs=10, anchor_warmup=0.5), 0.4, steps_per_epoch=2)
+    table = [0.4 * share for share in anchor_shares(Recipe(epochs=10, anchor_warmup=0.5), steps_per_epoch=2)]
     assert table[:10] == pytest.approx([0.04 * step for step in range(10)])
     assert table[10:] == pytest.approx([0.4] * 10)
-    assert anchors(Recipe(epochs=2), 0.4, steps_per_epoch=2) == [0.4] * 4
+    assert anchor_shares(Recipe(epochs=2), steps_per_epoch=2) == [1.0] * 4
 
 
 def test_an_average_forgets_its_start_however_short_the_run():

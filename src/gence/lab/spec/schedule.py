@@ -1,10 +1,10 @@
-"""The learning rate and the anchor of every step of a recipe."""
+"""What a recipe changes over a run, as tables with one value per step: learning rate, anchor, share of an average."""
 
 from __future__ import annotations
 
 import math
 
-from gence.lab.spec import Recipe
+from gence.lab.spec.recipe import Recipe
 
 
 def learning_rates(recipe: Recipe, steps_per_epoch: int) -> list[float]:
@@ -24,6 +24,19 @@ def anchor_shares(recipe: Recipe, steps_per_epoch: int) -> list[float]:
     """The share of the anchor at every step: it rises linearly over the first ``anchor_warmup`` of the epochs."""
     rise = recipe.anchor_warmup * recipe.epochs * steps_per_epoch
     return [min(1.0, step / rise if rise else 1.0) for step in range(recipe.epochs * steps_per_epoch)]
+
+
+def average_shares(recipe: Recipe, steps_per_epoch: int) -> list[float]:
+    """The share that each step's weights get in their exponential average.
+
+    The decay rises to the recipe's as (1 + t) / (10 + t): with a constant one, a short run's average would be made of
+    its initial weights.
+
+    >>> [round(share, 3) for share in average_shares(Recipe(epochs=3, ema=0.8), steps_per_epoch=1)]
+    [0.9, 0.818, 0.75]
+    """
+    steps = range(recipe.epochs * steps_per_epoch)
+    return [1.0 - min(recipe.ema, (1 + step) / (10 + step)) for step in steps]
 
 
 def _factor(recipe: Recipe, step: int, total: int, warmup: float) -> float:

@@ -1,0 +1,288 @@
+"""Heads on frozen features as runs like any other: embedded once, trained together, judged and saved.
+
+Runs of a comparison differ in their loss, their seed and their rates; `train_frozen` gives all of them to
+`train_heads` at once.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from gence.lab.data import DataSplits, holdout, load, load_images
+from gence.lab.features import (
+    Encoder,
+    FeatureSet,
+    Head,
+    HeadProblem,
+    HeadRun,
+    Preprocessing,
+    Scaling,
+    TrainedHead,
+    embed,
+    load_encoder,
+    logits_of,
+    train_heads,
+)
+from gence.lab.models import split_model
+from gence.lab.spec import RunSpec, ood_name
+from gence.lab.store import RunResult, data_checksums
+from gence.lab.train.checkpoint import write_tensors
+from gence.lab.train.evaluate import Outputs, evaluate_outputs
+from gence.lab.train.task import subset_index
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def is_frozen(spec: RunSpec) -> bool:
+    """Whether a run trains a head on features that are computed once."""
+    return split_model(spec.model) is not None and spec.recipe.tune_encoder == "none"
+
+
+def frozen_encoder(spec: RunSpec) -> Encoder:
+    """The encoder of a run of a head, as it comes: images are brought to its own size."""
+    parts = split_model(spec.model)
+    if parts is None:
+        raise ValueError(f"model {spec.model!r} has no encoder; expected HEAD@ENCODER, as linear@efficientnet_lite0")
+    return load_encoder(parts[1], weights=spec.weights)
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureData:
+    """A source as features: what all runs of a comparison share.
+
+    Attributes:
+        splits: the images.
+        encoder: what embedded them.
+        train: features of the training part.
+        test: of the test part.
+        ood: of sets from elsewhere, by the source's name.
+        checksums: of the images, as records have them, and of the encoder's weights.
+    """
+
+    splits: DataSplits
+    encoder: Encoder
+    train: FeatureSet
+    test: FeatureSet
+    ood: dict[str, FeatureSet]
+    checksums: dict[str, str]
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that embedding took just now; 0 where everything was in the cache."""
+        return sum(one.seconds for one in (self.train, self.test, *self.ood.values()))
+
+    def indices(self, spec: RunSpec) -> tuple[Tensor, Tensor]:
+        """Positions in the training part that a run trains on, and those that it holds out."""
+        labels, classes = self.splits.train.labels, self.splits.train.classes
+        index = subset_index(spec, labels, len(classes), classes)
+        if spec.subset.val_fraction == 0:
+            return index, index[:0]
+        kept, held = holdout(labels[index], spec.subset.val_fraction, spec.seed, len(classes), classes=classes)
+        return index[kept], index[held]
+
+    def problem(self, spec: RunSpec) -> HeadProblem:
+        """The rows that a run's head is trained on."""
+        index, _ = self.indices(spec)
+        labels = self.splits.train.labels[index]
+        return HeadProblem(self.train.rows(), labels, self.splits.train.num_classes, index)
+
+
+def embed_data(
+    spec: RunSpec,
+    *,
+    cache_dir: Path | None = None,
+    progress: bool = False,
+    console: Console | None = None,
+    splits: DataSplits | None = None,
+) -> FeatureData:
+    """Embed what a run needs, or read it from the cache: its source, and its sets from elsewhere.
+
+    Args:
+        spec: names data, encoder and sets from elsewhere.
+        cache_dir: where images and features are kept.
+        progress: a bar on stderr while images are decoded and embedded.
+        console: where the bar is shown instead.
+        splits: the source's images, where they have been read already.
+    """
+    encoder = frozen_encoder(spec)
+    if splits is None:
+        splits = load(spec.data, image_size=spec.image_size, cache_dir=cache_dir, progress=progress)
+    channels, height, width = splits.train.image_shape
+    options: dict[str, Any] = {"cache_dir": cache_dir, "progress": progress, "console": console}
+    train, test = embed(splits.train, encoder, **options), embed(splits.test, encoder, **options)
+    ood, checksums = {}, {**data_checksums(splits), "encoder": encoder.weights}
+    size = height if height == width else (height, width)
+    for name in spec.ood:
+        images = load_images(name, "test", image_size=size, channels=channels, cache_dir=cache_dir, progress=progress)
+        ood[name] = embed(images, encoder, **options)
+        checksums[f"ood/{name}"] = images.checksum
+    return FeatureData(splits, encoder, train, test, ood, checksums)
+
+
+def head_run(spec: RunSpec, problem: int) -> HeadRun:
+    """A run of a head, as `train_heads` takes it; the optimizer "lbfgs" stands for the full-data equation."""
+    parts = split_model(spec.model)
+    assert parts is not None  # `is_frozen` was asked before
+    full = spec.recipe.optimizer == "lbfgs"
+    return HeadRun(
+        problem=problem, loss=spec.loss, recipe=spec.recipe, seed=spec.seed, head=parts[0], full_batch=full
+    )  # fmt: skip
+
+
+def train_frozen(
+    specs: Sequence[RunSpec],
+    *,
+    cache_dir: Path | None = None,
+    models_dir: Path | None = None,
+    progress: bool = False,
+    data: FeatureData | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> list[RunResult | None]:
+    """Train heads on one source's features together, and judge each as a network would be.
+
+    Args:
+        specs: runs with one ``cohort_key``.
+        cache_dir: where images and features are kept.
+        models_dir: where trained heads go, one safetensors file per run, named by its key.
+        progress: a bar on stderr while images are embedded.
+        data: the features, where they are at hand.
+        should_stop: asked once the features are there, and before each seed is judged.
+    """
+    data = data or embed_data(specs[0], cache_dir=cache_dir, progress=progress)
+    if should_stop is not None and should_stop():
+        return [None] * len(specs)
+    began = time.perf_counter()
+    problems: list[HeadProblem] = []
+    number: dict[int, int] = {}
+    for spec in specs:
+        if spec.seed not in number:
+            number[spec.seed] = len(problems)
+            problems.append(data.problem(spec))
+    heads = train_heads(problems, [head_run(spec, number[spec.seed]) for spec in specs])
+    results: list[RunResult | None] = [None] * len(specs)
+    for seed, at in number.items():
+        if should_stop is not None and should_stop():
+            break
+        members = [i for i, spec in enumerate(specs) if spec.seed == seed]
+        judged = _judged([specs[i] for i in members], [heads[i] for i in members], data, problems[at])
+        for i, found in zip(members, judged, strict=True):
+            results[i] = found[0]
+            if models_dir is not None:
+                save_head(models_dir / f"{specs[i].key}.safetensors", specs[i], heads[i].head, data, found[1])
+    share = (time.perf_counter() - began) / len(specs)
+    for result in results:
+        if result is not None:
+            object.__setattr__(result, "wall_s", share)
+    return results
+
+
+def _judged(
+    specs: Sequence[RunSpec], heads: Sequence[TrainedHead], data: FeatureData, problem: HeadProblem
+) -> list[tuple[RunResult, Tensor | None]]:
+    """Results and offsets of runs of one seed, whose heads read the same rows."""
+    whole = data.splits.train
+    index, held = data.indices(specs[0])
+    if specs[0].evaluate_on == "val":
+        features, labels, positions = data.train.rows(held), whole.labels[held], held
+    else:
+        features, labels = data.test.rows(), data.splits.test.labels
+        positions = torch.arange(len(labels))
+    bare = [one.head for one in heads]
+    of_test, of_train = logits_of(bare, features), logits_of(bare, data.train.rows(index))
+    of_ood = {name: logits_of(bare, found.rows()) for name, found in data.ood.items()}
+    about = {
+        "name": data.encoder.name, "weights": data.encoder.weights[:16], "features": data.encoder.width,
+        "size": data.encoder.preprocessing.size,
+    }  # fmt: skip
+    found = []
+    for m, one in enumerate(heads):
+        outputs = Outputs(
+            logits=of_test[m], labels=labels, index=positions, train_logits=of_train[m], train_labels=problem.labels,
+            ood={ood_name(name): values[m] for name, values in of_ood.items()}, prior=problem.prior,
+            num_classes=problem.num_classes,
+        )  # fmt: skip
+        seen = evaluate_outputs(outputs)
+        result = RunResult(
+            status="diverged" if one.diverged or not seen.finite else "done",
+            metrics=seen.metrics,
+            curves=one.curves,
+            tables={**seen.tables, "encoder": about},
+            predictions=seen.predictions or None,
+            wall_s=one.wall_s,
+            data=data.checksums,
+        )
+        found.append((result, seen.offset))
+    return found
+
+
+def save_head(path: Path, spec: RunSpec, head: Head, data: FeatureData, offset: Tensor | None) -> None:
+    """Write a trained head with all that prediction needs but the encoder's weights, which are named by checksum."""
+    flat = {f"head/{name}": value for name, value in head.tensors.items()}
+    flat |= {"scaling/mean": head.scaling.mean, "scaling/factor": torch.tensor(head.scaling.factor)}
+    if offset is not None:
+        flat["offset"] = offset
+    notes = {
+        "spec": spec.to_json(),
+        "classes": json.dumps(data.splits.train.classes),
+        "image_shape": json.dumps(list(data.splits.train.image_shape)),
+        "data": json.dumps(data.checksums),
+        "encoder": json.dumps(data.encoder.identity()),
+        "head": head.kind,
+    }
+    write_tensors(path, flat, notes)
+
+
+class FrozenClassifier(nn.Module):
+    """Encoder and head of a run as one network: logits (n, K) of uint8 images (n, C, H, W)."""
+
+    mean: Tensor
+
+    def __init__(self, network: nn.Module, preprocessing: Preprocessing, head: Head) -> None:
+        super().__init__()
+        self.network, self.preprocessing, self.kind = network, preprocessing, head.kind
+        self.register_buffer("mean", head.scaling.mean)
+        self.factor = head.scaling.factor
+        self.head = nn.ParameterDict({name: nn.Parameter(value, False) for name, value in head.tensors.items()})
+
+    def forward(self, images: Tensor) -> Tensor:
+        """As the run that trained it: features rounded to float16, as they lie in the cache."""
+        features = self.network(self.preprocessing(images)).half().float()
+        x: Tensor = (features - self.mean) * self.factor
+        if self.kind == "cosine":
+            weight = self.head["weight"] / self.head["weight"].norm(dim=0, keepdim=True).clamp_min(1e-12)
+            cosine: Tensor = (nn.functional.normalize(x, dim=1) @ weight) * self.head["log_scale"].exp()
+            return cosine
+        if self.kind == "mlp":
+            x = (x @ self.head["hidden_weight"] + self.head["hidden_bias"]).relu()
+        logits: Tensor = x @ self.head["weight"]
+        if "bias" in self.head:
+            logits = logits + self.head["bias"]
+        return logits
+
+
+def read_frozen(spec: RunSpec, tensors: dict[str, Tensor], notes: dict[str, str]) -> FrozenClassifier:
+    """The network of a file that `save_head` wrote.
+
+    Raises:
+        ValueError: the encoder's weights are not those that the head was trained on.
+        EncoderError: they are not to be had here.
+    """
+    encoder, known = frozen_encoder(spec), json.loads(notes["encoder"])
+    if encoder.weights != known["weights"]:
+        raise ValueError(
+            f"the head was trained on features of {known['encoder']} with weights {known['weights'][:16]}..., and "
+            f"those at hand are {encoder.weights[:16]}...; name the file with the right ones"
+        )
+    kept = {name.removeprefix("head/"): value for name, value in tensors.items() if name.startswith("head/")}
+    scaling = Scaling(tensors["scaling/mean"], float(tensors["scaling/factor"]))
+    head = Head(notes["head"], kept, scaling, len(json.loads(notes["classes"])))
+    return FrozenClassifier(encoder.network, encoder.preprocessing, head).eval()
