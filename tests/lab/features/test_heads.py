@@ -63,7 +63,9 @@ def test_every_loss_as_a_plain_loop_trains_it(recipe: Recipe) -> None:
     rows = problem()
     runs = [HeadRun(loss=LossSpec.parse(text), recipe=recipe, seed=seed) for text in LOSS_TEXTS for seed in (0, 3)]
     for run, trained in zip(runs, train_heads([rows], runs), strict=True):
-        torch.testing.assert_close(trained.head.tensors["weight"], plain_loop(rows, run), rtol=1e-4, atol=1e-5)
+        # AdamW divides a gradient by its own size, rounding included.
+        atol = 1e-4 if recipe.optimizer == "adamw" else 1e-5
+        torch.testing.assert_close(trained.head.tensors["weight"], plain_loop(rows, run), rtol=1e-4, atol=atol)
         assert not trained.diverged
 
 
