@@ -107,7 +107,7 @@ def points(space: dict[str, tuple[float, float]], trials: int) -> list[dict[str,
     """Points that fill a space evenly on a logarithmic scale (Roberts' R2 sequence), to four digits.
 
     >>> points({"lr": (1.0, 100.0), "weight_decay": (0.01, 1.0)}, 2)
-    [{'lr': 10.0, 'weight_decay': 0.1}, {'lr': 3.237, 'weight_decay': 0.1381}]
+    [{'lr': 10.0, 'weight_decay': 0.1}, {'lr': 3.234, 'weight_decay': 0.01379}]
     """
     steps = (0.7548776662466927, 0.5698402909980532)
     return [
