@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from gence.lab.features.schedules import anchor_shares, learning_rates
 from sklearn.linear_model import LogisticRegression
 
 from gence.lab.features.gradients import criterion
 from gence.lab.features.heads import HEAD_RECIPE, HeadProblem, HeadRun, logits_of
 from gence.lab.features.stacks import create_stack
 from gence.lab.features.training import train_heads
-from gence.lab.spec import LossSpec, Recipe, stream
+from gence.lab.spec import LossSpec, Recipe, anchor_shares, learning_rates, stream
 from gence.losses import LOSSES
 
 LOSS_TEXTS = [name for name, info in LOSSES.items() if info.takes == "logits"] + ["gence(anchor=0.1,prior=train)"]
@@ -63,7 +62,9 @@ def test_every_loss_as_a_plain_loop_trains_it(recipe: Recipe) -> None:
     rows = problem()
     runs = [HeadRun(loss=LossSpec.parse(text), recipe=recipe, seed=seed) for text in LOSS_TEXTS for seed in (0, 3)]
     for run, trained in zip(runs, train_heads([rows], runs), strict=True):
-        torch.testing.assert_close(trained.head.tensors["weight"], plain_loop(rows, run), rtol=1e-4, atol=1e-5)
+        # AdamW divides a gradient by its own size, rounding included.
+        atol = 1e-4 if recipe.optimizer == "adamw" else 1e-5
+        torch.testing.assert_close(trained.head.tensors["weight"], plain_loop(rows, run), rtol=1e-4, atol=atol)
         assert not trained.diverged
 
 

@@ -112,7 +112,7 @@ def test_runs_begin_with_the_pretrained_weights_and_their_own_heads(photographs)
 
 
 def test_heads_and_encoders_that_cannot_be_are_named(photographs):
-    with pytest.raises(ValueError, match="has the head 'line' on the encoder 'efficientnet_lite0'; expected"):
+    with pytest.raises(ValueError, match="has the head 'line'; did you mean 'linear'"):
         train_cohort([spec_of(photographs, model="line@efficientnet_lite0")], device="cpu")
     with pytest.raises(ValueError, match="did you mean 'efficientnet_lite0'"):
         train_cohort([spec_of(photographs, model="linear@efficientnet_lite")], device="cpu")

@@ -17,10 +17,16 @@ if TYPE_CHECKING:
         embedded_encoder_is_installed,
         known_encoders,
         load_encoder,
+        named_encoder,
+        remember_weights,
         untrained_encoder,
     )
-    from gence.lab.features.heads import Head, HeadProblem, HeadRun, Scaling, TrainedHead, logits_of
+    from gence.lab.features.heads import HEAD_RECIPE, Head, HeadProblem, HeadRun, Scaling, TrainedHead, logits_of
+    from gence.lab.features.names import EncoderModel, head_run, is_encoder_model
     from gence.lab.features.preprocessing import VIEWS, Preprocessing
+    from gence.lab.features.references import REFERENCES, Reference, fit_references
+    from gence.lab.features.stacks import HEADS
     from gence.lab.features.training import train_heads
+    from gence.lab.features.tuning import FOLDS, TRIALS, Trial, Tuned, stratified_folds, tune_heads
 
 __getattr__, __dir__, __all__ = front_door(__name__)

@@ -7,12 +7,15 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
 from torch import Tensor
 
 from gence.lab.data import DataError, ImageSet, decode_image, default_cache_dir, sole_maker
@@ -247,6 +250,22 @@ def _bar(title: str, total: int, progress: bool, console: Console | None) -> Any
     """A context manager that yields what to call with the number of images just done."""
     if not progress:
         return nullcontext(lambda _: None)
-    from gence.lab.features.progress import image_bar
-
     return image_bar(title, total, console)
+
+
+class _Rate(TextColumn):
+    def __init__(self) -> None:
+        super().__init__("")
+
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text("" if speed is None else f"{speed:.0f} images/s")
+
+
+@contextmanager
+def image_bar(title: str, total: int, console: Console | None) -> Iterator[Callable[[int], None]]:
+    """Show a bar on stderr, or on `console`; yields what to call with the number of images just done."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
+    with Progress(*columns, console=console or Console(stderr=True)) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda count: bar.advance(task, count)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import json
 import re
 import socket
 import urllib.parse
@@ -19,9 +20,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gence.lab.data import default_cache_dir
 from gence.lab.features.preprocessing import Preprocessing
+from gence.lab.store import replace_file
 
 DEFAULT_ENCODER = "efficientnet_lite0"
+DIGITS = 12
+"""Hexadecimal digits of a weights checksum by which a model names weights from a file."""
+
 _TIMM = "timm:"
 _EMBEDDED_ARCHITECTURE = "tf_efficientnet_lite0"
 # Measured by linear probes: this normalisation is 8 points ahead of ImageNet's on CIFAR-10 (74 % and 66 %). Small
@@ -129,6 +135,44 @@ def load_encoder(name: str = DEFAULT_ENCODER, *, size: int | None = None, weight
     if len(width) != 2:
         raise EncoderError(f"encoder: {name} gives outputs of shape {tuple(width)}; expected one row per image")
     return Encoder(name, network, width[1], preprocessing, checksum)
+
+
+def remember_weights(name: str, file: str | Path, cache_dir: Path | None = None) -> str:
+    """Check a weights file for an encoder, and note where it lies; return the digits by which a model names it.
+
+    A model then is HEAD@ENCODER#DIGITS: what runs are recorded as says which weights they began with.
+    """
+    file = Path(file).expanduser().resolve()
+    digits = load_encoder(name, weights=file).weights[:DIGITS]
+    note = _note_of(digits, cache_dir)
+    note.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(note, json.dumps({"encoder": name, "file": str(file)}).encode())
+    return digits
+
+
+def named_encoder(
+    name: str, *, size: int | None = None, digits: str | None = None, cache_dir: Path | None = None
+) -> Encoder:
+    """Return an encoder with the weights that a model names by digits; without any, with those it is known by."""
+    if digits is None:
+        return load_encoder(name, size=size)
+    note = _note_of(digits, cache_dir)
+    if not note.is_file():
+        raise EncoderError(
+            f"weights: {name}#{digits} has weights from a file that is not known here; name it with --weights FILE "
+            "(in Python gence.lab.features.remember_weights), and this machine will know it by these digits"
+        )
+    found = load_encoder(name, size=size, weights=json.loads(note.read_bytes())["file"])
+    if found.weights[:DIGITS] != digits:
+        raise EncoderError(
+            f"weights: {json.loads(note.read_bytes())['file']} has changed: its tensors are {found.weights[:DIGITS]}, "
+            f"and {digits} was asked for; put the file back, or name the right one with --weights FILE"
+        )
+    return found
+
+
+def _note_of(digits: str, cache_dir: Path | None) -> Path:
+    return (default_cache_dir() if cache_dir is None else cache_dir) / "weights" / f"{digits}.json"
 
 
 def untrained_encoder(name: str, *, size: int) -> tuple[nn.Module, int]:

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from gence.lab.features.gradients import StackedLoss
-from gence.lab.features.heads import HeadProblem, HeadRun, TrainedHead
+from gence.lab.features.heads import GroupRows, HeadProblem, HeadRun, TrainedHead, collect_heads, rotates
 from gence.lab.features.stacks import create_stack
-from gence.lab.features.training import GroupRows, collected, rotates
 
 _MEMORY = 10
 _TOLERANCE = 1e-7  # of the gradient's largest entry
@@ -34,7 +33,7 @@ def solve(problems: Sequence[HeadProblem], runs: Sequence[HeadRun], cohort: list
         [{"epoch": [float(iterations)], "train_loss": [float(f"{v:.7g}")]} for v in group]
         for group in (value - objective.penalty(w)).reshape(len(cohort), -1).tolist()
     ]
-    return collected(objective.stack, cohort, objective.own, runs[cohort[0][0]].head, curves)
+    return collect_heads(objective.stack, cohort, objective.own, runs[cohort[0][0]].head, curves)
 
 
 class _Objective:
@@ -70,7 +69,7 @@ class _Objective:
         self.fill(w)
         n = self.labels.shape[1]
         positions = torch.arange(n).expand(self.G, -1)
-        pieces = positions.split(_CHUNK, 1)
+        pieces = torch.split(positions, _CHUNK, 1)
         # A coupled loss needs all logits before any gradient: two passes over the rows where there are many.
         if len(pieces) == 1:
             x = self.rows.take(positions).double()
@@ -80,7 +79,7 @@ class _Objective:
             z = torch.cat([self.stack.forward(self.rows.take(piece).double()) for piece in pieces], 1)
             dz, values = self.loss(z, self.labels)
             gradient = torch.zeros_like(w)
-            for piece, part in zip(pieces, dz.split(_CHUNK, 1), strict=True):
+            for piece, part in zip(pieces, torch.split(dz, _CHUNK, 1), strict=True):
                 x = self.rows.take(piece).double()
                 self.stack.forward(x)  # hidden layers keep what their gradients need
                 gradient += self._flat(self.stack.backward(x, part.contiguous()))
@@ -118,7 +117,7 @@ def _minimise(objective: _Objective, w: Tensor, most: int) -> tuple[Tensor, int]
     curvatures: list[Tensor] = []
     stopped = torch.zeros(len(w), dtype=torch.bool)
     iteration = 0
-    for iteration in range(1, most + 1):
+    for iteration in range(1, most + 1):  # noqa: B007 - returned
         stopped |= ~value.isfinite() | (gradient.abs().amax(1) <= _TOLERANCE)
         if bool(stopped.all()):
             break
@@ -154,7 +153,7 @@ def _minimise(objective: _Objective, w: Tensor, most: int) -> tuple[Tensor, int]
 
 
 def _inverse_times(gradient: Tensor, moves: list[Tensor], turns: list[Tensor], curvatures: list[Tensor]) -> Tensor:
-    """The inverse Hessian's estimate times the gradient (R, P), by the two loops; runs skip what taught them nothing."""
+    """The inverse Hessian's estimate times the gradient (R, P), by two loops; runs skip what taught them nothing."""
     q, shares = gradient.clone(), []
     for move, turn, curvature in zip(reversed(moves), reversed(turns), reversed(curvatures), strict=True):
         shares.append((move * q).sum(1) / curvature)

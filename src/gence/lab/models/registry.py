@@ -73,25 +73,6 @@ _BACKBONES: dict[str, Callable[..., Backbone]] = {
     "wrn16_8": wrn16_8,
 }
 _TIMM = "timm:"
-HEADS = ("linear", "mlp", "cosine")
-"""What can stand on a pretrained encoder: ``linear@efficientnet_lite0``."""
-
-
-def split_model(name: str) -> tuple[str, str] | None:
-    """Return head and encoder of a model on a pretrained encoder, or None for a network trained from scratch.
-
-    >>> split_model("linear@timm:resnet18"), split_model("resnet18")
-    (('linear', 'timm:resnet18'), None)
-    """
-    head, at, encoder = name.partition("@")
-    if not at:
-        return None
-    if head not in HEADS or not encoder:
-        raise ValueError(
-            f"model {name!r} has the head {head!r} on the encoder {encoder!r}; expected HEAD@ENCODER with one of the "
-            f"heads {', '.join(HEADS)}, such as linear@efficientnet_lite0"
-        )
-    return head, encoder
 
 
 def known_models() -> tuple[str, ...]:
@@ -106,9 +87,11 @@ def known_models() -> tuple[str, ...]:
 def check_model(name: str) -> None:
     """Raise `ValueError` for a name that :func:`create_model` does not know; those of timm are not looked up.
 
+    Nor are models on a pretrained encoder, HEAD@ENCODER: `gence.lab.features` knows them.
+
     >>> check_model("timm:resnet10t")
     """
-    if split_model(name) is None and not name.startswith(_TIMM) and name not in _BACKBONES:
+    if "@" not in name and not name.startswith(_TIMM) and name not in _BACKBONES:
         nearest = difflib.get_close_matches(name, known_models(), n=1, cutoff=0.4)
         hint = f"; the nearest is {nearest[0]!r}" if nearest else ""
         raise ValueError(

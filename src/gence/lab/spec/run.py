@@ -117,7 +117,6 @@ class RunSpec:
         ood: names of data sets used as out-of-distribution inputs.
         evaluate_on: "test", or "val" (the held-out part of the subset) while tuning.
         image_size: pixels, where images are resized; None leaves them as they are.
-        weights: a safetensors file with the pretrained encoder's weights; None takes those it is known by.
     """
 
     data: str
@@ -129,7 +128,6 @@ class RunSpec:
     ood: tuple[str, ...] = ()
     evaluate_on: str = "test"
     image_size: int | None = None
-    weights: str | None = field(default=None, metadata={"added_later": True})
 
     def __post_init__(self) -> None:
         normalise_fields(self)

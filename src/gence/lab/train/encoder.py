@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
-from gence.lab.models import ImageClassifier, split_model
+from gence.lab.features import Encoder, EncoderModel, is_encoder_model, named_encoder, untrained_encoder
+from gence.lab.models import ImageClassifier
 from gence.lab.spec import Recipe, RunSpec
-
-if TYPE_CHECKING:
-    from gence.lab.features import Encoder
 
 _HIDDEN = 512
 _LAST_SHARE = 0.05  # of the parameters, which the last stage has at least
@@ -21,16 +18,21 @@ _NORMS = (nn.modules.batchnorm._BatchNorm,)
 
 
 @functools.lru_cache(maxsize=2)
-def _loaded(name: str, size: int, weights: str | None) -> Encoder:
-    from gence.lab.features import load_encoder
-
-    return load_encoder(name, size=size, weights=None if weights is None else Path(weights))
+def _loaded(name: str, size: int | None, digits: str | None) -> Encoder:
+    return named_encoder(name, size=size, digits=digits)
 
 
-def pretrained_encoder(spec: RunSpec, size: int) -> Encoder | None:
-    """The encoder of a run for images of a size, or None for a network from scratch; not to be changed."""
-    parts = split_model(spec.model)
-    return None if parts is None else _loaded(parts[1], size, spec.weights)
+def pretrained_encoder(spec: RunSpec, size: int | None) -> Encoder | None:
+    """The encoder of a run, or None for a network from scratch; it is shared, and not to be changed.
+
+    Args:
+        spec: the run.
+        size: side of its input, for encoders that are trained on; None is the encoder's own.
+    """
+    if not is_encoder_model(spec.model):
+        return None
+    model = EncoderModel.parse(spec.model)
+    return _loaded(model.encoder, model.size or size, model.weights)
 
 
 def head_and_encoder(
@@ -48,13 +50,11 @@ def head_and_encoder(
 
 def untrained_classifier(spec: RunSpec, size: int, num_classes: int) -> ImageClassifier | None:
     """The network of a saved run on an encoder, for the weights in its file; None for a network from scratch."""
-    parts = split_model(spec.model)
-    if parts is None:
+    if not is_encoder_model(spec.model):
         return None
-    from gence.lab.features import untrained_encoder
-
-    network, width = untrained_encoder(parts[1], size=size)
-    made = head_and_encoder(network, parts[0], width, num_classes, bias=spec.recipe.head_bias, seed=0)
+    model = EncoderModel.parse(spec.model)
+    network, width = untrained_encoder(model.encoder, size=size)
+    made = head_and_encoder(network, model.head, width, num_classes, bias=spec.recipe.head_bias, seed=0)
     choose_trained(made, spec.recipe)
     return made
 

@@ -22,19 +22,19 @@ from gence.lab.features import (
     FeatureSet,
     Head,
     HeadProblem,
-    HeadRun,
     Preprocessing,
     Scaling,
     TrainedHead,
     embed,
-    load_encoder,
+    head_run,
+    is_encoder_model,
     logits_of,
     train_heads,
 )
-from gence.lab.models import split_model
 from gence.lab.spec import RunSpec, ood_name
 from gence.lab.store import RunResult, data_checksums
 from gence.lab.train.checkpoint import write_tensors
+from gence.lab.train.encoder import pretrained_encoder
 from gence.lab.train.evaluate import Outputs, evaluate_outputs
 from gence.lab.train.task import subset_index
 
@@ -44,15 +44,15 @@ if TYPE_CHECKING:
 
 def is_frozen(spec: RunSpec) -> bool:
     """Whether a run trains a head on features that are computed once."""
-    return split_model(spec.model) is not None and spec.recipe.tune_encoder == "none"
+    return is_encoder_model(spec.model) and spec.recipe.tune_encoder == "none"
 
 
 def frozen_encoder(spec: RunSpec) -> Encoder:
     """The encoder of a run of a head, as it comes: images are brought to its own size."""
-    parts = split_model(spec.model)
-    if parts is None:
+    encoder = pretrained_encoder(spec, None)
+    if encoder is None:
         raise ValueError(f"model {spec.model!r} has no encoder; expected HEAD@ENCODER, as linear@efficientnet_lite0")
-    return load_encoder(parts[1], weights=spec.weights)
+    return encoder
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,16 +126,6 @@ def embed_data(
         ood[name] = embed(images, encoder, **options)
         checksums[f"ood/{name}"] = images.checksum
     return FeatureData(splits, encoder, train, test, ood, checksums)
-
-
-def head_run(spec: RunSpec, problem: int) -> HeadRun:
-    """A run of a head, as `train_heads` takes it; the optimizer "lbfgs" stands for the full-data equation."""
-    parts = split_model(spec.model)
-    assert parts is not None  # `is_frozen` was asked before
-    full = spec.recipe.optimizer == "lbfgs"
-    return HeadRun(
-        problem=problem, loss=spec.loss, recipe=spec.recipe, seed=spec.seed, head=parts[0], full_batch=full
-    )  # fmt: skip
 
 
 def train_frozen(

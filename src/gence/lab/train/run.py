@@ -15,7 +15,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from gence.lab.models import ImageClassifier, create_model, split_model
+from gence.lab.features import EncoderModel, is_encoder_model
+from gence.lab.models import ImageClassifier, create_model
 from gence.lab.spec import (
     RunSpec,
     anchor_shares,
@@ -170,12 +171,12 @@ class Trainee:
 
     def _pretrained(self, size: int) -> ImageClassifier | None:
         """The network that begins as a pretrained encoder, if the spec names one."""
-        encoder, parts = pretrained_encoder(self.spec, size), split_model(self.spec.model)
-        if encoder is None or parts is None:
+        encoder = pretrained_encoder(self.spec, size)
+        if encoder is None:
             return None
-        network = copy.deepcopy(encoder.network)
+        network, head = copy.deepcopy(encoder.network), EncoderModel.parse(self.spec.model).head
         seed, bias = stream_seed(self.spec.seed, "init"), self.spec.recipe.head_bias
-        made = head_and_encoder(network, parts[0], encoder.width, self.num_classes, bias=bias, seed=seed)
+        made = head_and_encoder(network, head, encoder.width, self.num_classes, bias=bias, seed=seed)
         choose_trained(made, self.spec.recipe)
         return made
 
@@ -200,7 +201,7 @@ class Trainee:
 
     def _parameter_groups(self, lr: float | Tensor) -> list[dict[str, Any]]:
         """What is trained, in groups with a learning rate each: the encoder's may be a fraction of the head's."""
-        if split_model(self.spec.model) is None:
+        if not is_encoder_model(self.spec.model):
             return [{"params": self.trained, "factor": 1.0}]
         groups = parameter_groups(self.classifier, self.spec.recipe)
         return [{**group, "lr": lr * group["factor"]} for group in groups]

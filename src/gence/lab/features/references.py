@@ -1,0 +1,108 @@
+"""References that are no loss: what scikit-learn makes of the same features, chosen on the same folds.
+
+Their outputs are logits too: the logarithms of their probabilities, so that everything that judges a network judges
+them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gence.lab.features.heads import HeadProblem
+
+REFERENCES = ("logistic", "centroid", "knn")
+"""logistic: logistic regression (L-BFGS), L2 strength by cross-validation; centroid: nearest class mean; knn: k nearest
+neighbours by cosine, k by cross-validation."""
+
+STRENGTHS = tuple(float(f"{10**e:.4g}") for e in np.linspace(-1, 3, 9))
+"""C of scikit-learn's logistic regression, for features whose root mean square norm is 1."""
+
+NEIGHBOURS = (1, 3, 5, 10, 20)
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """A fitted reference.
+
+    Attributes:
+        name: one of `REFERENCES`.
+        chosen: what cross-validation chose, by name; empty where nothing is chosen.
+        logits: features (m, D), as the encoder gives them, -> float32 (m, K).
+        wall_s: seconds to choose and fit.
+    """
+
+    name: str
+    chosen: dict[str, float]
+    logits: Callable[[Tensor], Tensor]
+    wall_s: float
+
+
+def fit_references(problem: HeadProblem, fold_of: Tensor) -> list[Reference]:
+    """Fit all of `REFERENCES` on a problem's rows; `fold_of` (n,) is what `stratified_folds` gives."""
+    every = torch.arange(len(problem))
+    rows, labels = problem.scaling(problem.rows(every)).double(), problem.labels.numpy()
+    # Logistic regression with an L2 penalty stays in the rows' span: fewer dimensions, the same classifier.
+    basis = torch.linalg.qr(rows.mT)[0] if len(rows) < rows.shape[1] else None
+    small = (rows if basis is None else rows @ basis).numpy()
+    folds = [((fold_of != fold).numpy(), (fold_of == fold).numpy()) for fold in range(int(fold_of.max()) + 1)]
+    found = []
+    for name, values, make in (
+        ("logistic", STRENGTHS, _logistic),
+        ("centroid", (), _centroid),
+        ("knn", tuple(k for k in NEIGHBOURS if k <= min(int(kept.sum()) for kept, _ in folds)), _knn),
+    ):
+        began = time.perf_counter()
+        x = small if name == "logistic" else rows.numpy()
+        right = [
+            sum(int((make(value).fit(x[kept], labels[kept]).predict(x[held]) == labels[held]).sum())
+                for kept, held in folds)
+            for value in values
+        ]  # fmt: skip
+        best = values[int(np.argmax(right))] if values else None
+        model = make(best).fit(x, labels)
+        turn = basis if name == "logistic" else None
+        chosen = {} if best is None else {"C" if name == "logistic" else "k": float(best)}
+        found.append(
+            Reference(name, chosen, _as_logits(model, problem, turn, int(best or 0)), time.perf_counter() - began)
+        )
+    return found
+
+
+def _as_logits(model: Any, problem: HeadProblem, basis: Tensor | None, neighbours: int) -> Callable[[Tensor], Tensor]:
+    scaling, K = problem.scaling, problem.num_classes
+
+    def logits(features: Tensor) -> Tensor:
+        rows = scaling(features).double()
+        p = model.predict_proba((rows if basis is None else rows @ basis).numpy())
+        if hasattr(model, "n_neighbors"):  # a class without a neighbour is unlikely, not impossible
+            p = (p * neighbours + 1 / K) / (neighbours + 1)
+        found = torch.full((len(rows), K), -30.0)  # for classes that training has none of
+        found[:, torch.as_tensor(model.classes_)] = torch.tensor(np.log(np.maximum(p, 1e-13)), dtype=torch.float32)
+        return found
+
+    return logits
+
+
+def _logistic(strength: float | None) -> Any:
+    from sklearn.linear_model import LogisticRegression
+
+    return LogisticRegression(C=strength, max_iter=1000)
+
+
+def _centroid(_: float | None) -> Any:
+    from sklearn.neighbors import NearestCentroid
+
+    return NearestCentroid()
+
+
+def _knn(neighbours: float | None) -> Any:
+    from sklearn.neighbors import KNeighborsClassifier
+
+    return KNeighborsClassifier(int(neighbours or 1), metric="cosine", algorithm="brute")

@@ -1,0 +1,191 @@
+"""Weight decay and learning rate of every loss, chosen by stratified cross-validation on the training labels alone.
+
+Every loss gets the same trials: points that fill the plane of (log rate, log decay) evenly, the same points for all.
+All folds, trials and losses train together. The trial with the highest accuracy over the held-out rows wins; equal
+accuracies are told apart by the negative log-likelihood, then by the order of the trials.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gence.lab.data import DataError
+from gence.lab.features.heads import HEAD_RECIPE, HeadProblem, HeadRun, logits_of
+from gence.lab.features.training import train_heads
+from gence.lab.spec import LossSpec, Recipe, stream
+
+TRIALS = 16
+FOLDS = 5
+
+SPACES = {
+    "sgd": {"lr": (0.05, 20.0), "weight_decay": (1e-6, 1e-2)},
+    "adamw": {"lr": (3e-4, 0.1), "weight_decay": (1e-4, 1.0)},
+    "lbfgs": {"lr": (1.0, 1.0), "weight_decay": (1e-6, 1e-2)},
+}
+"""Ends of the ranges, for features whose root mean square norm is 1; drawn evenly on a logarithmic scale."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One point that was tried.
+
+    Attributes:
+        lr: learning rate.
+        weight_decay: weight decay.
+        accuracy: over the held-out rows of all folds.
+        nll: mean negative log-likelihood of the same rows; infinite where a head diverged.
+    """
+
+    lr: float
+    weight_decay: float
+    accuracy: float
+    nll: float
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What cross-validation chose for a loss.
+
+    Attributes:
+        loss: the loss.
+        best: the trial that won.
+        trials: all trials, in the order of the points.
+        folds: how many folds there were.
+    """
+
+    loss: LossSpec
+    best: Trial
+    trials: tuple[Trial, ...]
+    folds: int
+
+    def recipe(self, base: Recipe) -> Recipe:
+        """The recipe with what was chosen."""
+        return base.replace(lr=self.best.lr, weight_decay=self.best.weight_decay)
+
+
+def stratified_folds(
+    labels: Tensor, num_classes: int, seed: int, folds: int = FOLDS, classes: Sequence[str] | None = None
+) -> Tensor:
+    """The fold (n,) of each row: every class is spread over the folds as evenly as it can be.
+
+    With fewer rows of a class than `folds`, there are as many folds as the smallest class has rows.
+
+    Raises:
+        DataError: a class with a single row, which cannot be both trained on and held out.
+
+    >>> stratified_folds(torch.tensor([0, 0, 1, 1, 1]), 2, seed=0).bincount().tolist()
+    [3, 2]
+    """
+    counts = torch.bincount(labels, minlength=num_classes)
+    there = counts > 0
+    smallest = int(counts[there].min())
+    if smallest < 2:
+        k = int((counts == 1).nonzero()[0])
+        name = repr(classes[k]) if classes is not None else str(k)
+        raise DataError(
+            f"class {name} has one training sample, and cross-validation needs two of each class; add a sample, leave "
+            "the class out, or set learning rate and weight decay yourself instead of tuning them"
+        )
+    used = min(folds, smallest)
+    if used < 2:
+        raise ValueError(f"folds: expected at least 2, got {folds}")
+    found = torch.empty(len(labels), dtype=torch.long)
+    draw, first = stream(seed, "folds"), 0
+    for k in range(num_classes):
+        members = (labels == k).nonzero().squeeze(1)
+        places = torch.randperm(len(members), generator=draw)
+        found[members[places]] = (torch.arange(len(members)) + first) % used
+        first += len(members)  # what does not divide evenly falls on different folds for different classes
+    return found
+
+
+def points(space: dict[str, tuple[float, float]], trials: int) -> list[dict[str, float]]:
+    """Points that fill a space evenly on a logarithmic scale (Roberts' R2 sequence), to four digits.
+
+    >>> points({"lr": (1.0, 100.0), "weight_decay": (0.01, 1.0)}, 2)
+    [{'lr': 10.0, 'weight_decay': 0.1}, {'lr': 3.234, 'weight_decay': 0.01379}]
+    """
+    steps = (0.7548776662466927, 0.5698402909980532)
+    return [
+        {
+            name: float(f"{math.exp(math.log(low) + (0.5 + i * step) % 1 * math.log(high / low)):.4g}")
+            for (name, (low, high)), step in zip(space.items(), steps, strict=True)
+        }
+        for i in range(trials)
+    ]
+
+
+def tune_heads(
+    problem: HeadProblem,
+    losses: Sequence[LossSpec],
+    *,
+    recipe: Recipe = HEAD_RECIPE,
+    head: str = "linear",
+    full_batch: bool = False,
+    trials: int = TRIALS,
+    folds: int = FOLDS,
+    seed: int = 0,
+    fold_of: Tensor | None = None,
+    classes: Sequence[str] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Tuned]:
+    """Tune every loss with the same number of trials, all folds, trials and losses together.
+
+    Args:
+        problem: the training rows; no others are looked at.
+        losses: what to tune.
+        recipe: all fields but `lr` and `weight_decay`.
+        head: "linear", "mlp" or "cosine".
+        full_batch: minimise the full-data equation; the learning rate then changes nothing.
+        trials: points per loss.
+        folds: see `stratified_folds`.
+        seed: of the folds, and of the trials' heads.
+        fold_of: the fold (n,) of each row, where folds are given: rows that are views of one image must share one.
+        classes: names of the classes, for errors.
+        progress: called with the number of runs that are trained, and of all runs.
+    """
+    if trials < 1:
+        raise ValueError(f"trials: expected at least 1, got {trials}")
+    if fold_of is None:
+        fold_of = stratified_folds(problem.labels, problem.num_classes, seed, folds, classes)
+    used = int(fold_of.max()) + 1
+    index = torch.arange(len(problem.features)) if problem.index is None else problem.index
+    tried = points(SPACES[recipe.optimizer], trials)
+    parts = [(index[fold_of != fold], (fold_of != fold)) for fold in range(used)]
+    problems = [HeadProblem(problem.features, problem.labels[kept], problem.num_classes, rows) for rows, kept in parts]
+    runs = [
+        HeadRun(problem=fold, loss=loss, recipe=recipe.replace(**point), seed=seed, head=head, full_batch=full_batch)
+        for fold in range(used)
+        for loss in losses
+        for point in tried
+    ]
+    trained = train_heads(problems, runs, curves=False, progress=progress)
+    per_fold = len(losses) * trials
+    right, nll = torch.zeros(per_fold, dtype=torch.float64), torch.zeros(per_fold, dtype=torch.float64)
+    for fold in range(used):
+        held = fold_of == fold
+        mine = trained[fold * per_fold : (fold + 1) * per_fold]
+        z = torch.stack(logits_of([one.head for one in mine], problem.features[index[held]]))  # (runs, m, K)
+        y = problem.labels[held]
+        right += (z.argmax(2) == y).sum(1)
+        costs = -z.double().log_softmax(2).gather(2, y[None, :, None].expand(len(z), -1, 1)).sum((1, 2))
+        nll += torch.where(costs.isfinite(), costs, torch.inf)
+    found = []
+    for i, loss in enumerate(losses):
+        made = tuple(
+            Trial(
+                point["lr"], point["weight_decay"],
+                float(right[i * trials + j]) / len(problem), float(nll[i * trials + j]) / len(problem),
+            )
+            for j, point in enumerate(tried)
+        )  # fmt: skip
+        finite = [trial for trial in made if math.isfinite(trial.nll)]
+        if not finite:
+            raise ValueError(f"loss {loss}: every one of the {trials} trials diverged; check the features")
+        found.append(Tuned(loss, max(finite, key=lambda trial: (trial.accuracy, -trial.nll)), made, used))
+    return found

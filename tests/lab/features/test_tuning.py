@@ -1,0 +1,74 @@
+"""Cross-validation: equal budgets, only training rows, and the references on the same folds."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gence.lab.data import DataError
+from gence.lab.features.heads import HEAD_RECIPE, HeadProblem, HeadRun
+from gence.lab.features.references import REFERENCES, fit_references
+from gence.lab.features.training import train_heads
+from gence.lab.features.tuning import points, stratified_folds, tune_heads
+from gence.lab.spec import LossSpec
+from tests.lab.features.test_heads import problem
+
+QUICK = HEAD_RECIPE.replace(epochs=5, batch_size=20)
+LOSSES = [LossSpec.parse(text) for text in ("ce", "gence(anchor=0.1)")]
+
+
+def test_folds_are_stratified_and_follow_the_smallest_class() -> None:
+    labels = torch.tensor([0] * 20 + [1] * 7 + [2] * 3)
+    fold = stratified_folds(labels, 3, seed=0)
+    assert int(fold.max()) == 2
+    for k, (low, high) in enumerate([(6, 7), (2, 3), (1, 1)]):
+        counts = fold[labels == k].bincount(minlength=3)
+        assert low <= int(counts.min()) <= int(counts.max()) <= high
+    assert not torch.equal(fold, stratified_folds(labels, 3, seed=1))
+
+
+def test_a_class_with_one_sample() -> None:
+    with pytest.raises(DataError, match="class 'cat' has one training sample, and cross-validation needs two"):
+        stratified_folds(torch.tensor([0, 0, 1]), 2, seed=0, classes=["dog", "cat"])
+
+
+def test_every_loss_tries_the_same_points_and_each_trial_is_what_it_says() -> None:
+    rows = problem()
+    tuned = tune_heads(rows, LOSSES, recipe=QUICK, trials=4, folds=3)
+    expected = points({"lr": (0.05, 20.0), "weight_decay": (1e-6, 1e-2)}, 4)
+    for one in tuned:
+        assert [{"lr": t.lr, "weight_decay": t.weight_decay} for t in one.trials] == expected
+        assert one.best == max(one.trials, key=lambda t: (t.accuracy, -t.nll))
+        assert one.recipe(QUICK).lr == one.best.lr
+    fold, right = stratified_folds(rows.labels, 3, 0, 3), 0
+    trial = tuned[1].trials[2]
+    for k in range(3):
+        kept = HeadProblem(rows.features[fold != k], rows.labels[fold != k], 3)
+        run = HeadRun(loss=LOSSES[1], recipe=QUICK.replace(lr=trial.lr, weight_decay=trial.weight_decay))
+        (alone,) = train_heads([kept], [run])
+        right += int((alone.head.logits(rows.features[fold == k]).argmax(1) == rows.labels[fold == k]).sum())
+    assert trial.accuracy == pytest.approx(right / len(rows))
+
+
+def test_rows_outside_the_problem_are_not_looked_at() -> None:
+    rows, index = problem(), torch.arange(0, 90, 2)
+    outside = rows.features.clone()
+    outside[1::2] = 1e3
+    found = [
+        tune_heads(HeadProblem(features, rows.labels[index], 3, index), LOSSES, recipe=QUICK, trials=3)
+        for features in (rows.features, outside)
+    ]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("D", [12, 150])
+def test_references_on_the_same_folds(D: int) -> None:
+    rows = problem(D=D)
+    found = fit_references(rows, stratified_folds(rows.labels, 3, seed=0))
+    assert tuple(reference.name for reference in found) == REFERENCES
+    for reference in found:
+        logits = reference.logits(rows.features)
+        assert logits.shape == (90, 3)
+        assert float((logits.argmax(1) == rows.labels).double().mean()) > 0.9
+        torch.testing.assert_close(logits.exp().sum(1), torch.ones(90))
+        assert set(reference.chosen) == {"logistic": {"C"}, "centroid": set(), "knn": {"k"}}[reference.name]
