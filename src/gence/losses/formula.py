@@ -36,7 +36,7 @@ def generative_loss(rows: Rows, anchor: float | Tensor, prior: Tensor | None, co
     else:
         losses = target_sum(rows, log_s) - target_sum(rows, log_p)  # (n,)
     if isinstance(anchor, Tensor) or anchor > 0:
-        total = rows.count() + (0 if others is None else len(others))
+        total = rows.count() + (0 if others is None else others.shape[0])
         divergence = marginal_divergence(class_prior(class_mass(rows), prior), log_s, total)
         losses = losses + anchor_term(anchor, divergence) * target_mass(rows)
     return reduce_rows(rows, losses)
@@ -46,7 +46,7 @@ def log_marginal(log_p: Tensor, valid: Tensor | None, log_context: Tensor | None
     """log S_k, the log of the summed predictions, in log space so that no class underflows -> (K,)."""
     log_p = log_p if valid is None else log_p.masked_fill(~valid[:, None], -torch.inf)
     log_p = log_p if log_context is None else torch.cat([log_p, log_context])
-    return log_p.new_full((log_p.shape[1],), -torch.inf) if len(log_p) == 0 else column_logsumexp(log_p)
+    return log_p.new_full((log_p.shape[1],), -torch.inf) if log_p.shape[0] == 0 else column_logsumexp(log_p)
 
 
 def class_prior(mass: Tensor, prior: Tensor | None) -> Tensor:

@@ -33,11 +33,6 @@ _REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
 _log_softmax, _nll_loss = torch.log_softmax, cast(Any, torch._C._nn.nll_loss_nd)
 
 
-def is_small(n: int, K: int) -> bool:
-    """Whether rows (n, K) are better computed here."""
-    return n * K <= SMALL and n <= MOST_ROWS
-
-
 def small_loss(
     logits: Tensor,
     index: Tensor,
@@ -146,11 +141,11 @@ class _SmallLoss(torch.autograd.Function):
             shape = torch.Size((len(index),))
             rows = Rows(logits, index, None, None, weight, None, smoothing, reduction, shape, log_p.dtype)
             return differentiable_gradients(rows, anchor, prior, None, upstream, (True, False))[0], *_NO_GRADIENTS
-        n, K = log_p.shape
+        K = log_p.shape[1]
         of_row = upstream.to(log_p.dtype) if reduction == "none" else None  # (n,)
         factor = upstream.item() / (denominator if reduction == "mean" else 1) if of_row is None else 1.0
         # First minus the weighted target of each row, which is the gradient of the loss in log (p / S) ...
-        grad = torch.zeros((n, K), dtype=log_p.dtype, device=log_p.device)
+        grad = torch.zeros_like(log_p)
         share: float | Tensor = (smoothing - 1) * factor
         if weights is not None:
             share = weights[index].mul_(share).unsqueeze(1)

@@ -99,8 +99,9 @@ def _fast(call: Call) -> str | None:
 
 def _several_rows(call: Call) -> str | None:
     """One row alone has no loss, which the formula warns of."""
-    n = 1 if call.input.dim() == 1 else call.input.numel() // max(1, call.input.shape[1])
-    return "there is one row alone" if n == 1 and call.context is None and not _anchored(call.anchor) else None
+    z = call.input
+    one = z.dim() == 1 or (z.shape[0] == 1 and (z.dim() == 2 or z.numel() == z.shape[1]))
+    return "there is one row alone" if one and call.context is None and not _anchored(call.anchor) else None
 
 
 def _constants(call: Call) -> str | None:
@@ -158,9 +159,14 @@ def _labels_alone(call: Call) -> str | None:
 def _few(call: Call) -> str | None:
     K = call.input.shape[0] if call.input.dim() == 1 else call.input.shape[1]
     n = call.input.numel() // K
-    if cpu_small.is_small(n, K):
+    if _is_small(n, K):
         return None
     return f"{n} rows of {K} logits are more than {cpu_small.MOST_ROWS} rows or {cpu_small.SMALL} logits"
+
+
+def _is_small(n: int, K: int) -> bool:
+    """Whether rows (n, K) are better computed by few operations than in few passes over memory."""
+    return n * K <= cpu_small.SMALL and n <= cpu_small.MOST_ROWS
 
 
 _Requirement = Callable[[Call], str | None]
@@ -221,7 +227,7 @@ def _say_why_not_triton(call: Call, reason: str) -> None:
 
 def _by_formula(call: Call) -> Tensor:
     rows = _rows(call)
-    if len(rows.logits) == 1 and call.context is None and not _anchored(call.anchor):
+    if rows.logits.shape[0] == 1 and call.context is None and not _anchored(call.anchor):
         _warn_of_one_row()
     return generative_loss(rows, call.anchor, call.prior, call.context)
 
@@ -384,7 +390,7 @@ def _usual_on_cpu(
     n, K = input.shape
     if K == 0:
         return None
-    if cpu_small.is_small(n, K):
+    if _is_small(n, K):
         return cpu_small.small_loss(input, target, weight, reduction, label_smoothing, anchor, prior)
     lowest, highest = target.aminmax()
     if lowest.item() < 0 or highest.item() >= K:
