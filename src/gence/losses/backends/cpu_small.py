@@ -9,6 +9,7 @@ normalisation is slow.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -125,7 +126,7 @@ class _SmallLoss(torch.autograd.Function):
                 else:
                     cost.add_(_row_mass(index, weights, smoothing, mass), alpha=anchor * divergence)
         if prior is None and kind and 0 < anchor < 1:
-            log_q.add_(math.log1p(-anchor))  # all that the anchor changes in the gradient
+            log_q.add_(_shift(anchor, dtype))  # all that the anchor changes in the gradient
         # Constants are saved too: autograd then notices if somebody writes into them before the backward pass.
         ctx.save_for_backward(logits, index, weight, prior)
         ctx.kept = log_p, log_q, weights, mass, whole, denominator
@@ -177,6 +178,12 @@ class _SmallLoss(torch.autograd.Function):
 
 # Without what `apply` does for function transforms, under which other paths compute the loss.
 _small_loss: Callable[..., Tensor | None] = super(torch.autograd.Function, _SmallLoss).apply
+
+
+@functools.lru_cache(maxsize=8)
+def _shift(anchor: float, dtype: torch.dtype) -> Tensor:
+    """log (1 - anchor) as a tensor, because a number would be made one in each call."""
+    return torch.tensor(math.log1p(-anchor), dtype=dtype, device="cpu")
 
 
 def _information(index: Tensor, K: int) -> float:
