@@ -34,7 +34,6 @@ MIXED = TwoHot(LABELS, LABELS.flip(0), torch.full((40,), 0.3))
         ((1, 7), LABELS[:1], {"anchor": 0.1}, "cpu_small", "on the cpu"),
         ((40, 7), LABELS, {"process_group": "world"}, "parts", "larger batch"),
     ],
-    ids=str,
 )
 def test_why_backend(shape, target, terms, name, reason):
     choice = why_backend(torch.zeros(shape), target, **terms)

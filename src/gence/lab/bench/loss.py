@@ -68,8 +68,8 @@ def bench_loss(
 
     On a GPU, times are device events on a cold cache (flushed, inputs in rotation) and on a hot one; small shapes also
     have the wall time, which is what their launches cost, and the time of a captured graph. Eager providers take turns
-    for the wall time, and all do on a CPU. ``ratio`` is to ``F.cross_entropy``: on a GPU the median over the rounds, on a
-    CPU that of the shortest times, which other processes disturb the least.
+    for the wall time, and all do on a CPU. ``ratio`` is to ``F.cross_entropy``: on a GPU the median over the rounds, on
+    a CPU that of the shortest times, which other processes disturb the least.
 
     Args:
         shapes: by default those of the paper, ImageNet, ImageNet-21k and a large vocabulary.

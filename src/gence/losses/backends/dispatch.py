@@ -202,9 +202,9 @@ def batch_loss(call: Call) -> Tensor:
     if type(input) in _TENSORS and not torch.compiler.is_compiling():
         backend = setting.current or setting.get_backend()
         if input.is_cpu and backend == "auto":
-            loss = _usual_on_cpu(*call)
+            loss = _usual_on_cpu(call)
         elif backend != "torch" and call.weight is None and call.context is None:
-            loss = _planned_loss(*call)
+            loss = _planned_loss(call)
         else:
             loss = None
         if loss is not None:
@@ -309,22 +309,14 @@ def _rows(call: Call) -> Rows:
 # The short way
 
 
-def _is_usual(
-    input: Tensor,
-    target: Any,
-    weight: Any,
-    ignore_index: Any,
-    reduction: Any,
-    label_smoothing: Any,
-    anchor: Any,
-    prior: Any,
-    context: Any,
-) -> bool:
+def _is_usual(call: Call) -> bool:
     """Whether this is rows, class indices and numbers, and the checks could find nothing but a wrong index.
 
     Most calls are, and on a small batch the checks would be a good part of their cost.
     """
-    return (
+    given: tuple[Any, ...] = call
+    input, target, weight, ignore_index, reduction, label_smoothing, anchor, prior, context = given
+    return bool(
         context is None
         and type(target) is Tensor
         and target.dtype is torch.int64
@@ -368,20 +360,12 @@ def _is_usual_weight(weight: Any, input: Tensor) -> bool:
     )
 
 
-def _usual_on_cpu(
-    input: Tensor,
-    target: Any,
-    weight: Any,
-    ignore_index: Any,
-    reduction: Any,
-    label_smoothing: Any,
-    anchor: Any,
-    prior: Any,
-    context: Any,
-) -> Tensor | None:
+def _usual_on_cpu(call: Call) -> Tensor | None:
     """The usual call on a CPU, or None where the table has to be asked."""
+    given: tuple[Any, ...] = call  # of types that `_is_usual` looks at
+    input, target, weight, ignore_index, reduction, label_smoothing, anchor, prior, _ = given
     if (
-        not _is_usual(input, target, weight, ignore_index, reduction, label_smoothing, anchor, prior, context)
+        not _is_usual(call)
         or _transforms() is not None
         or forward_ad._current_level >= 0
         or 0 <= ignore_index < input.shape[1]
@@ -400,22 +384,13 @@ def _usual_on_cpu(
     return cpu.blocks_loss(rows, anchor, prior, None)
 
 
-def _planned_loss(
-    logits: Tensor,
-    index: Any,
-    weight: Any,
-    ignore_index: Any,
-    reduction: Any,
-    label_smoothing: Any,
-    anchor: Any,
-    prior: Any,
-    context: Any,
-) -> Tensor | None:
+def _planned_loss(call: Call) -> Tensor | None:
     """The usual call of a problem that trains, or None where the general call has to look.
 
     On a small problem the checks would be a good part of the cost, so one lookup stands for them: what passed them once
     passes them again, if nothing is different of all that they look at.
     """
+    logits, index, _, ignore_index, reduction, label_smoothing, anchor, prior, _ = call
     device, dtype = logits.device, logits.dtype
     if (
         not logits.requires_grad
@@ -455,7 +430,7 @@ def _planned_loss(
     except KeyError:
         if len(_plans) >= _MOST_PLANS:
             _plans.clear()
-        plan = _new_plan(Call(logits, index, weight, ignore_index, reduction, label_smoothing, anchor, prior, context))
+        plan = _new_plan(call)
         _plans[key] = plan
     except TypeError:  # a reduction that is no string
         return None
@@ -466,7 +441,7 @@ def _planned_loss(
 def _new_plan(call: Call) -> Any:
     logits, index = call.input, call.target
     if (
-        not _is_usual(*call._replace(prior=None))
+        not _is_usual(call._replace(prior=None))
         or not isinstance(index, Tensor)
         or logits.numel() == 0
         or logits.stride(1) != 1
