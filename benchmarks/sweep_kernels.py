@@ -22,6 +22,7 @@ from torch import Tensor
 from gence.lab.store import environment_record
 from gence.losses.backends.triton import forward as implementation, tuning
 from gence.losses.backends.triton.problem import problem_of
+from gence.losses.targets import prepare_rows
 
 MEDIUM = [
     {},
@@ -175,9 +176,9 @@ def reference(logits: Tensor, target: Tensor) -> tuple[Tensor, Any]:
 
 def check(checks: list[dict[str, Any]], name: str, logits: Tensor, target: Tensor) -> None:
     """Relative errors of loss and gradient against float64, and whether two runs agree where they must."""
-    problem = problem_of(target, None, -100, "mean", 0.0, 0.0, None, logits)
+    problem = problem_of(prepare_rows(logits, target, None, -100, "mean", 0.0), 0.0, None)
     before = logits.clone()
-    loss, saved = implementation.forward(problem, logits, None, torch.float32, True)
+    loss, saved = implementation.forward(problem, logits, None, True)
     grad, _ = implementation.backward(problem, saved, loss.new_ones(()), logits, None, False)
     expected, (gradient, rows) = reference(logits, target)
     error = norm = floor = 0.0
@@ -187,7 +188,7 @@ def check(checks: list[dict[str, Any]], name: str, logits: Tensor, target: Tenso
         floor += float((exact.to(grad.dtype).double() - exact).square().sum())  # what rounding alone costs
         norm += float(exact.square().sum())
     with deterministic():
-        runs = [implementation.forward(problem, logits, None, torch.float32, True) for _ in range(2)]
+        runs = [implementation.forward(problem, logits, None, True) for _ in range(2)]
     entry = {
         "name": name,
         "shape": list(logits.shape),
@@ -240,7 +241,7 @@ def check_corners(checks: list[dict[str, Any]], device: torch.device) -> None:
 def measure(name: str, logits: Tensor, target: Tensor, setting: dict[str, Any]) -> dict[str, Any]:
     """Median times of forward and backward, kernels alone, under one setting."""
     n, K = logits.shape
-    problem = problem_of(target, None, -100, "mean", 0.0, 0.0, None, logits)
+    problem = problem_of(prepare_rows(logits, target, None, -100, "mean", 0.0), 0.0, None)
     upstream = torch.ones((), device=logits.device)
     small = logits.numel() * logits.element_size() < 200 << 20
     flush = torch.empty(256 << 20, dtype=torch.uint8, device=logits.device) if small else None
@@ -253,10 +254,10 @@ def measure(name: str, logits: Tensor, target: Tensor, setting: dict[str, Any]) 
     entry: dict[str, Any] = {"name": name, "n": n, "K": K, "setting": named}
     with tuning.override(**setting):
         try:
-            _, saved = implementation.forward(problem, logits, None, torch.float32, True)
+            _, saved = implementation.forward(problem, logits, None, True)
             repeats = 30 if small else 8
             passes = {
-                "forward_ms": lambda: implementation.forward(problem, logits, None, torch.float32, True),
+                "forward_ms": lambda: implementation.forward(problem, logits, None, True),
                 "backward_ms": lambda: implementation.backward(problem, saved, upstream, logits, None, False),
             }
             for part, work in passes.items():

@@ -12,15 +12,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gence.losses.targets import (
-    Rows,
-    class_mass,
-    column_logsumexp,
-    flatten_logits,
-    reduce_rows,
-    target_mass,
-    target_sum,
-)
+from gence.losses import targets
+from gence.losses.targets import Rows, class_mass, column_logsumexp, target_mass, target_sum
 
 _HUGE = -1e5  # below it a logarithm has lost the digits in which the rows differ
 
@@ -29,24 +22,24 @@ def generative_loss(rows: Rows, anchor: float | Tensor, prior: Tensor | None, co
     """The loss of one batch, reduced as ``rows`` says; ``context`` (m, K) enters S and has no loss of its own."""
     z, valid = rows.values(), rows.valid()  # (n, K), (n,)
     log_p = z.log_softmax(1)  # (n, K)
-    others = None if context is None else flatten_logits(context).to(z.dtype)  # (m, K)
+    others = None if context is None else targets.flatten_logits(context).to(z.dtype)  # (m, K)
     log_s = log_marginal(log_p, valid, None if others is None else others.log_softmax(1))  # (K,)
     if rows.dense:
         losses = target_sum(rows, _log_ratio(z, log_p, log_s, valid, others))  # (n,)
     else:
         losses = target_sum(rows, log_s) - target_sum(rows, log_p)  # (n,)
     if isinstance(anchor, Tensor) or anchor > 0:
-        total = rows.count() + (0 if others is None else len(others))
+        total = rows.count() + (0 if others is None else others.shape[0])
         divergence = marginal_divergence(class_prior(class_mass(rows), prior), log_s, total)
         losses = losses + anchor_term(anchor, divergence) * target_mass(rows)
-    return reduce_rows(rows, losses)
+    return targets.reduce_rows(rows, losses)
 
 
 def log_marginal(log_p: Tensor, valid: Tensor | None, log_context: Tensor | None) -> Tensor:
     """log S_k, the log of the summed predictions, in log space so that no class underflows -> (K,)."""
     log_p = log_p if valid is None else log_p.masked_fill(~valid[:, None], -torch.inf)
     log_p = log_p if log_context is None else torch.cat([log_p, log_context])
-    return log_p.new_full((log_p.shape[1],), -torch.inf) if len(log_p) == 0 else column_logsumexp(log_p)
+    return log_p.new_full((log_p.shape[1],), -torch.inf) if log_p.shape[0] == 0 else column_logsumexp(log_p)
 
 
 def class_prior(mass: Tensor, prior: Tensor | None) -> Tensor:

@@ -300,7 +300,7 @@ def pull_blocks(probs: Tensor, c: Tensor, pulls: list[tuple[Tensor, Tensor]]) ->
         pulls: (class index (n,), -w_k t_jk / p_jk (n,)) of each label.
     """
     n, K = probs.shape
-    rows = _rows_of_block(n, K, probs.element_size())
+    rows = max(1, _rows_of_block(n, K, probs.element_size()) // 2)  # two tensors of this size share the cache
     of_p = c.repeat(rows, 1)
     changes = [(index[:, None], pull[:, None], c[index][:, None]) for index, pull in pulls]
     for start in range(0, n, rows):

@@ -9,6 +9,7 @@ normalisation is slow.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -31,11 +32,6 @@ _FEW_CLASSES = 32
 _INFORMATION = [0.0, *(count * math.log(count) for count in range(1, MOST_ROWS + 1))]
 _REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
 _log_softmax, _nll_loss = torch.log_softmax, cast(Any, torch._C._nn.nll_loss_nd)
-
-
-def is_small(n: int, K: int) -> bool:
-    """Whether rows (n, K) are better computed here."""
-    return n * K <= SMALL and n <= MOST_ROWS
 
 
 def small_loss(
@@ -130,7 +126,7 @@ class _SmallLoss(torch.autograd.Function):
                 else:
                     cost.add_(_row_mass(index, weights, smoothing, mass), alpha=anchor * divergence)
         if prior is None and kind and 0 < anchor < 1:
-            log_q.add_(math.log1p(-anchor))  # all that the anchor changes in the gradient
+            log_q.add_(_shift(anchor, dtype))  # all that the anchor changes in the gradient
         # Constants are saved too: autograd then notices if somebody writes into them before the backward pass.
         ctx.save_for_backward(logits, index, weight, prior)
         ctx.kept = log_p, log_q, weights, mass, whole, denominator
@@ -146,11 +142,11 @@ class _SmallLoss(torch.autograd.Function):
             shape = torch.Size((len(index),))
             rows = Rows(logits, index, None, None, weight, None, smoothing, reduction, shape, log_p.dtype)
             return differentiable_gradients(rows, anchor, prior, None, upstream, (True, False))[0], *_NO_GRADIENTS
-        n, K = log_p.shape
+        K = log_p.shape[1]
         of_row = upstream.to(log_p.dtype) if reduction == "none" else None  # (n,)
         factor = upstream.item() / (denominator if reduction == "mean" else 1) if of_row is None else 1.0
         # First minus the weighted target of each row, which is the gradient of the loss in log (p / S) ...
-        grad = torch.zeros((n, K), dtype=log_p.dtype, device=log_p.device)
+        grad = torch.zeros_like(log_p)
         share: float | Tensor = (smoothing - 1) * factor
         if weights is not None:
             share = weights[index].mul_(share).unsqueeze(1)
@@ -182,6 +178,12 @@ class _SmallLoss(torch.autograd.Function):
 
 # Without what `apply` does for function transforms, under which other paths compute the loss.
 _small_loss: Callable[..., Tensor | None] = super(torch.autograd.Function, _SmallLoss).apply
+
+
+@functools.lru_cache(maxsize=8)
+def _shift(anchor: float, dtype: torch.dtype) -> Tensor:
+    """log (1 - anchor) as a tensor, because a number would be made one in each call."""
+    return torch.tensor(math.log1p(-anchor), dtype=dtype, device="cpu")
 
 
 def _information(index: Tensor, K: int) -> float:

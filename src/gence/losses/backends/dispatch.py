@@ -99,8 +99,9 @@ def _fast(call: Call) -> str | None:
 
 def _several_rows(call: Call) -> str | None:
     """One row alone has no loss, which the formula warns of."""
-    n = 1 if call.input.dim() == 1 else call.input.numel() // max(1, call.input.shape[1])
-    return "there is one row alone" if n == 1 and call.context is None and not _anchored(call.anchor) else None
+    z = call.input
+    one = z.dim() == 1 or (z.shape[0] == 1 and (z.dim() == 2 or z.numel() == z.shape[1]))
+    return "there is one row alone" if one and call.context is None and not _anchored(call.anchor) else None
 
 
 def _constants(call: Call) -> str | None:
@@ -158,9 +159,14 @@ def _labels_alone(call: Call) -> str | None:
 def _few(call: Call) -> str | None:
     K = call.input.shape[0] if call.input.dim() == 1 else call.input.shape[1]
     n = call.input.numel() // K
-    if cpu_small.is_small(n, K):
+    if _is_small(n, K):
         return None
     return f"{n} rows of {K} logits are more than {cpu_small.MOST_ROWS} rows or {cpu_small.SMALL} logits"
+
+
+def _is_small(n: int, K: int) -> bool:
+    """Whether rows (n, K) are better computed by few operations than in few passes over memory."""
+    return n * K <= cpu_small.SMALL and n <= cpu_small.MOST_ROWS
 
 
 _Requirement = Callable[[Call], str | None]
@@ -196,9 +202,9 @@ def batch_loss(call: Call) -> Tensor:
     if type(input) in _TENSORS and not torch.compiler.is_compiling():
         backend = setting.current or setting.get_backend()
         if input.is_cpu and backend == "auto":
-            loss = _usual_on_cpu(*call)
+            loss = _usual_on_cpu(call)
         elif backend != "torch" and call.weight is None and call.context is None:
-            loss = _planned_loss(*call)
+            loss = _planned_loss(call)
         else:
             loss = None
         if loss is not None:
@@ -221,7 +227,7 @@ def _say_why_not_triton(call: Call, reason: str) -> None:
 
 def _by_formula(call: Call) -> Tensor:
     rows = _rows(call)
-    if len(rows.logits) == 1 and call.context is None and not _anchored(call.anchor):
+    if rows.logits.shape[0] == 1 and call.context is None and not _anchored(call.anchor):
         _warn_of_one_row()
     return generative_loss(rows, call.anchor, call.prior, call.context)
 
@@ -303,22 +309,14 @@ def _rows(call: Call) -> Rows:
 # The short way
 
 
-def _is_usual(
-    input: Tensor,
-    target: Any,
-    weight: Any,
-    ignore_index: Any,
-    reduction: Any,
-    label_smoothing: Any,
-    anchor: Any,
-    prior: Any,
-    context: Any,
-) -> bool:
+def _is_usual(call: Call) -> bool:
     """Whether this is rows, class indices and numbers, and the checks could find nothing but a wrong index.
 
     Most calls are, and on a small batch the checks would be a good part of their cost.
     """
-    return (
+    given: tuple[Any, ...] = call
+    input, target, weight, ignore_index, reduction, label_smoothing, anchor, prior, context = given
+    return bool(
         context is None
         and type(target) is Tensor
         and target.dtype is torch.int64
@@ -362,20 +360,12 @@ def _is_usual_weight(weight: Any, input: Tensor) -> bool:
     )
 
 
-def _usual_on_cpu(
-    input: Tensor,
-    target: Any,
-    weight: Any,
-    ignore_index: Any,
-    reduction: Any,
-    label_smoothing: Any,
-    anchor: Any,
-    prior: Any,
-    context: Any,
-) -> Tensor | None:
+def _usual_on_cpu(call: Call) -> Tensor | None:
     """The usual call on a CPU, or None where the table has to be asked."""
+    given: tuple[Any, ...] = call  # of types that `_is_usual` looks at
+    input, target, weight, ignore_index, reduction, label_smoothing, anchor, prior, _ = given
     if (
-        not _is_usual(input, target, weight, ignore_index, reduction, label_smoothing, anchor, prior, context)
+        not _is_usual(call)
         or _transforms() is not None
         or forward_ad._current_level >= 0
         or 0 <= ignore_index < input.shape[1]
@@ -384,7 +374,7 @@ def _usual_on_cpu(
     n, K = input.shape
     if K == 0:
         return None
-    if cpu_small.is_small(n, K):
+    if _is_small(n, K):
         return cpu_small.small_loss(input, target, weight, reduction, label_smoothing, anchor, prior)
     lowest, highest = target.aminmax()
     if lowest.item() < 0 or highest.item() >= K:
@@ -394,22 +384,13 @@ def _usual_on_cpu(
     return cpu.blocks_loss(rows, anchor, prior, None)
 
 
-def _planned_loss(
-    logits: Tensor,
-    index: Any,
-    weight: Any,
-    ignore_index: Any,
-    reduction: Any,
-    label_smoothing: Any,
-    anchor: Any,
-    prior: Any,
-    context: Any,
-) -> Tensor | None:
+def _planned_loss(call: Call) -> Tensor | None:
     """The usual call of a problem that trains, or None where the general call has to look.
 
     On a small problem the checks would be a good part of the cost, so one lookup stands for them: what passed them once
     passes them again, if nothing is different of all that they look at.
     """
+    logits, index, _, ignore_index, reduction, label_smoothing, anchor, prior, _ = call
     device, dtype = logits.device, logits.dtype
     if (
         not logits.requires_grad
@@ -449,7 +430,7 @@ def _planned_loss(
     except KeyError:
         if len(_plans) >= _MOST_PLANS:
             _plans.clear()
-        plan = _new_plan(Call(logits, index, weight, ignore_index, reduction, label_smoothing, anchor, prior, context))
+        plan = _new_plan(call)
         _plans[key] = plan
     except TypeError:  # a reduction that is no string
         return None
@@ -460,7 +441,7 @@ def _planned_loss(
 def _new_plan(call: Call) -> Any:
     logits, index = call.input, call.target
     if (
-        not _is_usual(*call._replace(prior=None))
+        not _is_usual(call._replace(prior=None))
         or not isinstance(index, Tensor)
         or logits.numel() == 0
         or logits.stride(1) != 1
