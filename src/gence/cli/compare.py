@@ -98,6 +98,9 @@ def show(store: Path) -> None:
 def _print_report(console: Console, report: Report) -> None:
     for chapter in report.chapters:
         _print_losses(console, chapter.setting)
+        for table in chapter.tables:
+            if table.name == "references":
+                print_table(table, console)
         console.print(chapter.verdict.headline, style="bold", highlight=False, markup=False)
         for found in chapter.verdict.metrics:
             console.print(f"- {found.sentence()}", highlight=False, markup=False)

@@ -2,8 +2,11 @@
 
 - device: the CPU for images up to 16 px, where a GPU gains nothing; otherwise a GPU if there is one.
 - image size: left alone where all images are square, of one size, and up to 64 px (128 on a GPU); otherwise 32 (64).
-- model: small_cnn on a CPU and for images up to 16 px; otherwise resnet18.
-- recipe: tiny on a CPU and for images up to 16 px; otherwise modern.
+- model: small_cnn for images up to 16 px; for larger ones a linear head on the frozen encoder of the extra
+  `pretrained`, where that is installed; otherwise small_cnn on a CPU and resnet18 on a GPU.
+- recipe: head on a frozen encoder, finetune on one that is trained; tiny for small_cnn; otherwise modern.
+- image size on an encoder: left alone where all images are square, of one size and up to 64 px; otherwise that of its
+  input.
 - n: 100 labels of digits; all labels of any other data.
 """
 
@@ -14,6 +17,8 @@ from pathlib import Path
 
 from gence.lab.compare.options import AUTO
 from gence.lab.data import container_paths, find_splits, known_sources, open_container, size_of
+from gence.lab.features import DEFAULT_ENCODER, embedded_encoder_is_installed, is_encoder_model
+from gence.lab.spec import Recipe
 
 TINY_SIDE = 16
 _SAMPLED = 200
@@ -39,15 +44,24 @@ def choose_device(device: str, side: int | None = None) -> str:
     return "cuda" if torch.cuda.is_available() and (side is None or side > TINY_SIDE) else "cpu"
 
 
-def choose_image_size(data: str, device: str) -> int | None:
+def wants_encoder(model: str, recipe: str | Recipe) -> bool:
+    """Return whether photographs are embedded by a pretrained encoder: asked for, or left open and installed."""
+    if model != AUTO:
+        return is_encoder_model(model)
+    return recipe in (AUTO, "head", "finetune") and embedded_encoder_is_installed()
+
+
+def choose_image_size(data: str, device: str, encoder: int | None = None) -> int | None:
     """Return the size to bring images to, or None where they can stay as they are.
+
+    `encoder` is the size of a pretrained encoder's input, where one is used.
 
     Of a folder or archive up to 200 images are looked at: photographs are never decoded in full size by the hundred.
     """
     known = {info.name for info in known_sources()}
     if data in known or data.startswith("hf:"):
         return None
-    sizes = _SIZES["cpu" if device == "cpu" else "gpu"]
+    sizes = _SIZES["cpu" if device == "cpu" else "gpu"] if encoder is None else Sizes(64, encoder)
     seen = _sampled_sizes(data)
     if len(seen) == 1:
         width, height = next(iter(seen))
@@ -56,18 +70,22 @@ def choose_image_size(data: str, device: str) -> int | None:
     return sizes.resized
 
 
-def choose_model(model: str, side: int, device: str) -> str:
-    """Return the name of a network.
+def choose_model(model: str, side: int, device: str, encoder: bool = False) -> str:
+    """Return the name of a network; `encoder` says whether a pretrained one is wanted.
 
     >>> choose_model("auto", 32, "cuda"), choose_model("auto", 8, "cuda"), choose_model("mlp", 8, "cpu")
     ('resnet18', 'small_cnn', 'mlp')
+    >>> choose_model("auto", 32, "cpu", encoder=True)
+    'linear@efficientnet_lite0'
     """
     if model != AUTO:
         return model
+    if encoder and side > TINY_SIDE:
+        return f"linear@{DEFAULT_ENCODER}"
     return "small_cnn" if device == "cpu" or side <= TINY_SIDE else "resnet18"
 
 
-def choose_recipe(recipe: str, side: int, device: str) -> str:
+def choose_recipe(recipe: str, side: int, device: str, model: str = "", tune_encoder: str = "none") -> str:
     """Return the name of a recipe.
 
     >>> choose_recipe("auto", 32, "cuda"), choose_recipe("auto", 32, "cpu")
@@ -75,6 +93,8 @@ def choose_recipe(recipe: str, side: int, device: str) -> str:
     """
     if recipe != AUTO:
         return recipe
+    if is_encoder_model(model):
+        return "head" if tune_encoder == "none" else "finetune"
     return "tiny" if device == "cpu" or side <= TINY_SIDE else "modern"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,9 +23,12 @@ from gence.lab.sweep import (
     TuneSettings,
     console_or_stderr,
     create_engine,
+    fit_and_keep_references,
     run_grid,
     tune,
+    tune_frozen,
 )
+from gence.lab.train import FeatureData, embed_data
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,19 +99,24 @@ def compare(data: Source = "digits", *, console: Console | None = None, **option
     console = console_or_stderr(console)
     plan = plan_comparison(asked)
     console.print(plan.summary(), highlight=False, markup=False)
+    if plan.hint:
+        console.print(f"{plan.hint}.", highlight=False, markup=False)
     for concern in plan.concerns:
         console.print(f"Warning: {concern}", style="yellow", highlight=False, markup=False)
     out = Path(asked.out)
     store = Store(out / "store" if asked.store is None else asked.store, remember=True)
     # The one check of the data: tuning and the runs make none of their own.
-    check_same_data(_records_in_use(plan, store, asked.tune_trials > 0), plan.checksums, store.root)
+    check_same_data(_records_in_use(plan, store, plan.trials > 0), plan.checksums, store.root)
     make_folder(out)  # before the training, so that no report is lost to a folder that cannot be
     run_options = _run_options(plan, asked)
-    final = _final_runs(plan, store, asked.tune_trials, limit, run_options, console)
+    features = _embedded(plan, asked, console) if plan.frozen else None
+    final = _final_runs(plan, store, features, limit, run_options, console)
     if final.stopped or limit.over:
         runs = final.unbegun(store, final.stopped or "time limit")
     else:
         runs = _run(final.known, store, limit, run_options, console)
+        if features is not None and not runs.stopped:
+            fit_and_keep_references(plan.base, plan.seeds, store, features)
     recorded = final.recorded(store)
     report, page = None, None
     if recorded:
@@ -131,30 +139,63 @@ def _records_in_use(plan: ComparePlan, store: Store, tuning: bool) -> Iterator[R
 def _run_options(plan: ComparePlan, asked: CompareOptions) -> dict[str, Any]:
     """Return the options of `run_grid` that tuning and the final runs share."""
     workers = min(asked.workers, len(plan.losses) * len(plan.seeds))
-    several = plan.device == "cpu" and workers > 1
+    several = plan.device == "cpu" and workers > 1 and not plan.frozen
     options: dict[str, Any] = {
         "engine": create_engine("processes", workers=workers) if several else "local",
         "device": plan.device,
         "cache_dir": asked.cache_dir,
         "check_data": False,
     }
+    if plan.frozen:  # all heads train together
+        options["cohort_size"] = len(plan.losses) * len(plan.seeds)
     if asked.log == "tensorboard":
         options["trainer"] = LoggedTrainer(Path(asked.out) / "tensorboard")
     return options
 
 
 def _final_runs(
-    plan: ComparePlan, store: Store, trials: int, limit: Countdown, options: dict[str, Any], console: Console
+    plan: ComparePlan,
+    store: Store,
+    features: FeatureData | None,
+    limit: Countdown,
+    options: dict[str, Any],
+    console: Console,
 ) -> FinalRuns:
     """Return the final runs, after tuning their losses if that was asked for."""
-    if trials == 0:
+    if plan.trials == 0:
         return untuned_runs(plan)
     # Seeds that the final runs do not use: what was tuned on a seed may not be judged on it.
-    settings = TuneSettings(trials=trials, seeds=(1 + max(1000, *plan.seeds),))
-    console.print(f"Tuning {len(plan.losses)} losses with {trials} trials each", highlight=False)
+    seed = 1 + max(1000, *plan.seeds)
+    settings = TuneSettings(trials=plan.trials, seeds=(seed,))
+    console.print(f"Tuning {len(plan.losses)} losses with {plan.trials} trials each", highlight=False)
+    if features is not None:
+        with _bar("tuning", console) as progress:
+            found = tune_frozen(
+                plan.base, plan.losses, store, features, trials=plan.trials, seed=seed, progress=progress
+            )  # fmt: skip
+        return tuned_runs(plan, found)
     with _threads_alone(options):
         found = tune(plan.base, plan.losses, store, settings=settings, time_limit=limit.left(), **options)
     return tuned_runs(plan, found)
+
+
+def _embedded(plan: ComparePlan, asked: CompareOptions, console: Console) -> FeatureData:
+    """Embed the images, or read their features from the cache, and say how long that took."""
+    found = embed_data(plan.base, cache_dir=asked.cache_dir, progress=True, console=console)
+    if found.seconds:
+        images = sum(one.embedded for one in (found.train, found.test, *found.ood.values()))
+        console.print(f"Embedded {images} images in {found.seconds:.0f} s; their features are kept", highlight=False)
+    return found
+
+
+@contextlib.contextmanager
+def _bar(title: str, console: Console) -> Iterator[Callable[[int, int], None]]:
+    """Draw a bar; yield what to call with the number of heads that are trained, and of all heads."""
+    from rich.progress import Progress
+
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _run(

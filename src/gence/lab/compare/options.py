@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gence.lab.data import plain_source
-from gence.lab.spec import TUNE, LossSpec, Recipe, SpecError, check_choice
+from gence.lab.spec import TUNE, TUNED_PARTS, LossSpec, Recipe, SpecError, check_choice
 
 Source = str | os.PathLike[str]
 """A name, a folder or an archive."""
@@ -61,14 +61,19 @@ class CompareOptions:
         n: labels to train on, balanced over the classes; None for all; "auto" is 100 for digits and all otherwise.
         losses: names, with parameters where needed: "gence(anchor=0.1)"; a list, or a text with commas between them.
         seeds: how many, or which.
-        model: a name of `gence.lab.models`, or "auto".
+        model: a name of `gence.lab.models`, HEAD@ENCODER for a pretrained encoder ("linear@efficientnet_lite0"), or
+            "auto".
         ood: data sets or folders of images from elsewhere; one, or a list.
         recipe: a recipe or its name, or "auto".
         epochs: in place of the recipe's.
         batch_size: in place of the recipe's.
         image_size: pixels to bring images to; by default they stay as they are, if they can.
-        tune_trials: first tune every loss with this many trials, on a held-out part of the training labels; needs
-            Optuna (the extra "tune").
+        tune_trials: first tune every loss with this many trials. On frozen features by cross-validation on the training
+            labels, with 16 trials by default; networks on a held-out part of the training labels, which needs Optuna
+            (the extra "tune"), and not by default.
+        tune_encoder: what of a pretrained encoder is trained: "none" (its features are computed once), "last" (its last
+            stage) or "all".
+        weights: a safetensors file with the encoder's weights, for model="HEAD@timm:NAME".
         out: folder of the report.
         store: folder of the records; by default "store" inside `out`.
         device: "auto", "cpu", "cuda" or "cuda:1".
@@ -96,7 +101,12 @@ class CompareOptions:
     )
     seeds: int | Sequence[int] = field(default=5, metadata=_shown(int, "How many seeds.", least=1))
     model: str = field(
-        default=AUTO, metadata=_shown(str, "Network; auto is small_cnn on a CPU or up to 16 px, else resnet18.")
+        default=AUTO,
+        metadata=_shown(
+            str,
+            "Network, or HEAD@ENCODER as linear@efficientnet_lite0. auto: a linear head on that encoder, if the extra "
+            "pretrained is installed and images are over 16 px, else small_cnn (resnet18 on a GPU).",
+        ),
     )
     ood: Source | Sequence[Source] = field(
         default=(),
@@ -104,7 +114,7 @@ class CompareOptions:
     )
     recipe: str | Recipe = field(
         default=AUTO,
-        metadata=_shown(str, "tiny, modern or paper; auto is tiny on a CPU or up to 16 px, else modern."),
+        metadata=_shown(str, "head, finetune, tiny, modern or paper. auto: the one that fits the network."),
     )
     epochs: int | None = field(default=None, metadata=_shown(int | None, "In place of the recipe's.", least=1))
     batch_size: int | None = field(default=None, metadata=_shown(int | None, "In place of the recipe's.", least=1))
@@ -112,9 +122,24 @@ class CompareOptions:
         default=None,
         metadata=_shown(int | None, "Pixels to bring images to. Default: as they are, if small and alike.", least=4),
     )
-    tune_trials: int = field(
-        default=0,
-        metadata=_shown(int, "Tune every loss with this many trials first (the extra tune).", least=0, name="tune"),
+    tune_trials: int | None = field(
+        default=None,
+        metadata=_shown(
+            int | None,
+            "Tune every loss with this many trials first (the extra tune). Default: 16 on frozen features, else 0.",
+            least=0,
+            name="tune",
+        ),
+    )
+    tune_encoder: str = field(
+        default="none",
+        metadata=_shown(
+            str, "Train this of a pretrained encoder: none (frozen features), last (its last stage) or all."
+        ),
+    )
+    weights: str | os.PathLike[str] | None = field(
+        default=None,
+        metadata=_shown(Path | None, "Take the encoder's weights from this safetensors file.", default=None),
     )
     out: str | os.PathLike[str] = field(default="gence-report", metadata=_shown(Path, "Folder of the report."))
     store: str | os.PathLike[str] | None = field(
@@ -142,6 +167,9 @@ class CompareOptions:
             raise SpecError(f"workers is {self.workers}; expected at least 1")
         if not (self.n is None or self.n == AUTO or (isinstance(self.n, Integral) and self.n > 0)):
             raise SpecError(f'n is {self.n!r}; expected a number of labels, None for all, or "auto"')
+        check_choice("tune_encoder", self.tune_encoder, TUNED_PARTS)
+        if self.weights is not None and "@" not in self.model:
+            raise SpecError("weights needs the encoder they belong to: model='linear@timm:NAME'")
         self._check_tuned()
         self._check_packages()
         self.numbers()
@@ -184,11 +212,11 @@ class CompareOptions:
 
     def _check_tuned(self) -> None:
         """Raise `SpecError` if a loss waits for tuning that nobody asked for."""
-        if self.tune_trials < 0:
+        if self.tune_trials is not None and self.tune_trials < 0:
             raise SpecError(f"tune_trials is {self.tune_trials}; expected 0 (no tuning) or a number of trials")
         for loss in self.specs():
             waiting = [name for name, value in loss.params.items() if value == TUNE]
-            if waiting and self.tune_trials == 0:
+            if waiting and not self.tune_trials:
                 raise SpecError(
                     f"loss {loss} leaves {waiting[0]} to tuning, but nothing is tuned: add --tune N (tune_trials=N), "
                     f"or give {waiting[0]} a number"
@@ -196,12 +224,18 @@ class CompareOptions:
 
     def _check_packages(self) -> None:
         """Raise `ValueError` now, and not run by run, if something needs a package that is not installed."""
-        for package, extra, asked, flag in (
-            ("optuna", "tune", self.tune_trials > 0, "--tune"),
-            ("tensorboard", "tensorboard", self.log == "tensorboard", "--log tensorboard"),
-        ):
-            if asked and importlib.util.find_spec(package) is None:
-                raise ValueError(f"{flag} needs the package {package}; install it with: pip install 'gence[{extra}]'")
+        if self.log == "tensorboard":
+            _need("tensorboard", "tensorboard", "--log tensorboard")
+
+    def check_tuner(self) -> None:
+        """Raise `ValueError` if networks are to be tuned without Optuna; heads on frozen features do without it."""
+        if self.tune_trials:
+            _need("optuna", "tune", "--tune")
+
+
+def _need(package: str, extra: str, flag: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        raise ValueError(f"{flag} needs the package {package}; install it with: pip install 'gence[{extra}]'")
 
 
 def split_losses(text: str) -> list[str]:

@@ -3,19 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from gence.lab.compare.auto import choose_device, choose_image_size, choose_model, choose_recipe
+from gence.lab.compare.auto import (
+    TINY_SIDE,
+    choose_device,
+    choose_image_size,
+    choose_model,
+    choose_recipe,
+    wants_encoder,
+)
 from gence.lab.compare.options import AUTO, CompareOptions
 from gence.lab.data import left_out_notes, load, load_images
+from gence.lab.features import (
+    DEFAULT_ENCODER,
+    TRIALS,
+    EncoderModel,
+    is_encoder_model,
+    load_encoder,
+    named_encoder,
+    remember_weights,
+)
 from gence.lab.models import check_model, create_model
 from gence.lab.report import data_concerns, loss_title, tuning_concerns, unfinished_concerns
-from gence.lab.spec import LossSpec, Recipe, RunSpec, Subset, check_held_out, check_losses, named_recipe
+from gence.lab.spec import LossSpec, Recipe, RunSpec, SpecError, Subset, check_held_out, check_losses, named_recipe
 from gence.lab.store import Store, data_checksums
 from gence.lab.sweep import RunReport, TuneReport, tuned_grid
-from gence.lab.train import drawn_counts, most_balanced, resolve_device
+from gence.lab.train import drawn_counts, is_frozen, most_balanced, pretrained_encoder, resolve_device
 
 DEFAULT_N = {"digits": 100}
+_HINT = (
+    "A pretrained encoder would be the better start with few labels: pip install 'gence[pretrained]', and the same "
+    "command uses it"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +51,8 @@ class ComparePlan:
         concerns: what is worrying about the data, with remedies.
         checksums: of the images, as records have them.
         classes: names of the classes.
+        trials: with which every loss is tuned; 0 for none.
+        hint: what would be better, where something is not installed; else empty.
     """
 
     base: RunSpec
@@ -39,6 +62,13 @@ class ComparePlan:
     concerns: tuple[str, ...]
     checksums: dict[str, str]
     classes: tuple[str, ...]
+    trials: int = 0
+    hint: str = ""
+
+    @property
+    def frozen(self) -> bool:
+        """Whether heads are trained on features that are computed once."""
+        return is_frozen(self.base)
 
     def specs(self) -> list[RunSpec]:
         """Return the runs, seed by seed, so that an interrupted comparison has whole seeds."""
@@ -52,6 +82,7 @@ class ComparePlan:
         return (
             f"{base.data}, {labels}, {len(self.classes)} classes{size}: {len(self.losses)} losses x {len(self.seeds)} "
             f"seeds, {base.model}, {base.recipe.epochs} epochs, batch {base.recipe.batch_size}, on {self.device}"
+            + (f", each loss tuned with {self.trials} trials" if self.trials else "")
         )
 
 
@@ -63,11 +94,22 @@ def plan_comparison(options: CompareOptions) -> ComparePlan:
         resolve_device(options.device)
     if options.model != AUTO:
         check_model(options.model)  # what timm has is asked below, once the size of the images is known
+    encoded = wants_encoder(options.model, options.recipe)
+    if not encoded:
+        options.check_tuner()
+    asked = _with_weights(options) if encoded else options.model
     if image_size is None:
-        image_size = choose_image_size(data, choose_device(options.device))
+        input_size = _input_size(asked) if encoded else None
+        image_size = choose_image_size(data, choose_device(options.device), input_size)
+        if input_size is not None and options.tune_encoder != "none":
+            image_size = input_size
     splits = load(data, image_size=image_size, cache_dir=cache_dir, progress=True)
     channels, side, _ = splits.train.image_shape
-    device = choose_device(options.device, side)
+    model = choose_model(asked, side, choose_device(options.device, side), encoded)
+    # Heads on frozen features train on the CPU, in seconds.
+    device = (
+        "cpu" if is_encoder_model(model) and options.tune_encoder == "none" else choose_device(options.device, side)
+    )
     outside = {
         source: load_images(source, "test", image_size=side, channels=channels, cache_dir=cache_dir, progress=True)
         for source in ood
@@ -75,9 +117,9 @@ def plan_comparison(options: CompareOptions) -> ComparePlan:
     base = RunSpec(
         data=data,
         subset=Subset(n=_labels(options.n, data)),
-        model=choose_model(options.model, side, device),
+        model=model,
         loss=losses[0],
-        recipe=_recipe(options, side, device),
+        recipe=_recipe(options, side, device, model),
         seed=seeds[0],
         ood=ood,
         image_size=image_size,
@@ -85,12 +127,18 @@ def plan_comparison(options: CompareOptions) -> ComparePlan:
     check_losses(base.replace(loss=loss) for loss in losses)
     train = splits.train
     # Built once to see that it can be: a network may be unknown to timm, or too deep for images of this size.
-    create_model(
-        base.model, num_classes=train.num_classes, in_channels=channels, image_size=side, stem=base.recipe.stem,
-        init=base.recipe.init, seed=0,
-    )  # fmt: skip
+    encoder = pretrained_encoder(base, None)
+    if encoder is None:
+        options.check_tuner()
+        create_model(
+            base.model, num_classes=train.num_classes, in_channels=channels, image_size=side, stem=base.recipe.stem,
+            init=base.recipe.init, seed=0,
+        )  # fmt: skip
     counts, most = drawn_counts(base, train), most_balanced(train)
-    if options.tune_trials:
+    trials = (TRIALS if is_frozen(base) else 0) if options.tune_trials is None else options.tune_trials
+    if trials and is_frozen(base):
+        trials = _tunable(trials, counts, options)
+    elif trials:
         check_held_out(
             counts, train.classes, base.subset, most=most, tuning="--tune", larger="--n",
             otherwise=", or compare without --tune",
@@ -106,9 +154,36 @@ def plan_comparison(options: CompareOptions) -> ComparePlan:
         seeds=seeds,
         device=device,
         concerns=tuple(concerns),
-        checksums=data_checksums(splits, outside),
+        checksums=data_checksums(splits, outside) | ({} if encoder is None else {"encoder": encoder.weights}),
         classes=train.classes,
+        trials=trials,
+        hint=_HINT if options.model == AUTO and encoder is None and side > TINY_SIDE and not encoded else "",
     )
+
+
+def _tunable(trials: int, counts: Sequence[int], options: CompareOptions) -> int:
+    """The trials of heads: none, unless asked for, where a class has one sample and none can be held out."""
+    if min(count for count in counts if count) > 1:
+        return trials
+    if options.tune_trials:
+        raise SpecError("--tune needs two training images of every class, to hold one out; raise --n, or use --tune 0")
+    return 0
+
+
+def _with_weights(options: CompareOptions) -> str:
+    """The model that was asked for, with the digits of its weights where they come from a file."""
+    if options.weights is None:
+        return options.model
+    model = EncoderModel.parse(options.model)
+    return str(replace(model, weights=remember_weights(model.encoder, Path(options.weights), options.cache_dir)))
+
+
+def _input_size(model: str) -> int:
+    """The side of the encoder's input, in pixels."""
+    if model == AUTO:
+        return load_encoder(DEFAULT_ENCODER).preprocessing.size
+    parsed = EncoderModel.parse(model)
+    return named_encoder(parsed.encoder, size=parsed.size, digits=parsed.weights).preprocessing.size
 
 
 def _labels(n: int | str | None, data: str) -> int | None:
@@ -117,11 +192,13 @@ def _labels(n: int | str | None, data: str) -> int | None:
     return None if n is None else int(n)
 
 
-def _recipe(options: CompareOptions, side: int, device: str) -> Recipe:
+def _recipe(options: CompareOptions, side: int, device: str, model: str) -> Recipe:
     """Return the recipe that was asked for, or chosen, with its own changes."""
     recipe = options.recipe
     if not isinstance(recipe, Recipe):
-        recipe = named_recipe(choose_recipe(recipe, side, device))
+        recipe = named_recipe(choose_recipe(recipe, side, device, model, options.tune_encoder))
+    if is_encoder_model(model):
+        recipe = recipe.replace(tune_encoder=options.tune_encoder)
     if options.epochs is not None:
         # Warm-up keeps its share: five epochs of warm-up in a run of five would be all of it.
         warmup = recipe.warmup_epochs * min(options.epochs / recipe.epochs, 1)

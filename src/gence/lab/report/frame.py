@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Iterable, Sequence
@@ -201,6 +202,21 @@ def _word(value: object) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def read_references(store: Store, setting: Setting) -> list[dict[str, Any]]:
+    """Return what a store keeps of references for a setting: name, seed, what was chosen, and metrics, row by row."""
+    first = setting.frame.iloc[0]
+    n = None if _word(first["subset.n"]) == "none" else int(first["subset.n"])
+    of = {"data": str(first["data"]), "n": n, "encoder": str(first["model"]).partition("@")[2]}
+    found: list[dict[str, Any]] = []
+    for place in sorted((store.root / "references").glob("*.json")):
+        try:
+            kept = json.loads(place.read_bytes())
+            found += kept["rows"] if kept["of"] == of else []
+        except (OSError, ValueError, KeyError, TypeError):  # a damaged file: made anew by the next comparison
+            continue
+    return found
 
 
 _BINS = 24  # of a small figure; records have more

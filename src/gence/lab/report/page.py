@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from gence._version import __version__
 from gence.lab.report.figures import Panel, as_png, as_svg, inlined, panels
-from gence.lab.report.frame import Setting, SettingRecords, load_rows, read_setting, settings
+from gence.lab.report.frame import Setting, SettingRecords, load_rows, read_references, read_setting, settings
 from gence.lab.report.mistakes import Mistake, confident_mistakes, images_at_hand
 from gence.lab.report.style import Mark, colour_variables, loss_title, marks_for
-from gence.lab.report.tables import Table, difference_table, loss_table, run_table
+from gence.lab.report.tables import Table, difference_table, loss_table, reference_table, run_table, tuning_table
 from gence.lab.report.verdict import Verdict, judge
-from gence.lab.report.warnings import image_concerns, run_concerns
+from gence.lab.report.warnings import image_concerns, reference_concerns, run_concerns
 from gence.lab.store import Store, StoreError, is_it_the_folder, replace_file
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _OWN_FILES = {
         r"(s\d+-)?((accuracy|nll|ece)(-difference)?|accuracy-by-(labels|batch)|auroc-\d+|ood-\d+-\d+|"
         r"train-(accuracy|loss)|marginal-kl|(reliability|marginal|confusion)-\d+)\.(svg|png)"
     ),
-    "tables": re.compile(r"(s\d+-)?(losses|differences|runs)\.(md|tex|csv)"),
+    "tables": re.compile(r"(s\d+-)?(losses|references|tuning|differences|runs)\.(md|tex|csv)"),
 }
 MOST_SETTINGS = 6
 """Settings that get all their figures; a page with more would grow beyond what can be sent to anybody."""
@@ -164,6 +164,11 @@ def _chapter(
     verdict = judge(setting.frame)
     images = images_at_hand(records[setting.frame["key"].iloc[0]], cache_dir)
     classes = images.classes if images is not None else ()
+    references = read_references(store, setting)
+    tables = (
+        loss_table(setting), reference_table(references) if references else None, tuning_table(setting.frame),
+        difference_table(verdict), run_table(setting.frame),
+    )  # fmt: skip
     drawn = [replace(panel, name=prefix + panel.name) for panel in panels(setting, gathered, verdict, whole, classes)]
     return Chapter(
         setting=setting,
@@ -172,9 +177,10 @@ def _chapter(
         concerns=(
             *before,
             *image_concerns(record.result.data for record in records.values()),
+            *reference_concerns(setting.frame, references),
             *run_concerns(setting.frame),
         ),
-        tables=(loss_table(setting), difference_table(verdict), run_table(setting.frame)),
+        tables=tuple(table for table in tables if table is not None),
         panels=tuple((panel, as_svg(panel.figure, panel.name)) for panel in drawn),
         mistakes=None if images is None else confident_mistakes(store, gathered, images),
         classes=classes,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gence.lab.report.frame import Setting, best_losses, cells, is_uneven, losses_in, ood_sets
-from gence.lab.report.style import SHOWN, Quantity, auroc_of, loss_title
+from gence.lab.report.style import MAIN, SHOWN, Quantity, auroc_of, loss_title
 from gence.lab.report.verdict import MetricVerdict, Verdict
 
 if TYPE_CHECKING:
@@ -157,6 +158,54 @@ def loss_table(setting: Setting, quantities: Sequence[Quantity] | None = None) -
         caption=f"{setting.title}. Mean ± sample standard deviation over {_seeds_of(frame)}; "
         f"{_marked(frame, quantities)}. Where not all runs have a number, it says how many do.",
         columns=("Loss", "Runs", *(q.heading for q in quantities)),
+        rows=tuple(rows),
+    )
+
+
+_REFERENCES = {
+    "logistic": "Logistic regression, L2 strength by cross-validation",
+    "centroid": "Nearest class mean",
+    "knn": "k nearest neighbours, k by cross-validation",
+}
+
+
+def reference_table(found: Sequence[Mapping[str, Any]], quantities: Sequence[Quantity] = MAIN) -> Table:
+    """Return a row per reference that is no loss: what scikit-learn makes of the same features and labels."""
+    rows = []
+    for name in dict.fromkeys(one["name"] for one in found):
+        mine = [one for one in found if one["name"] == name]
+        body = []
+        for q in quantities:
+            values = [one["metrics"][q.metric] for one in mine if math.isfinite(one["metrics"].get(q.metric, math.nan))]
+            mean = statistics.fmean(values) if values else math.nan
+            text = q.text(mean) + (f" ± {q.text(statistics.stdev(values))}" if len(values) > 1 else "")
+            body.append(Cell(text=text, value=_sortable(q.scaled(mean))))
+        runs = len({one["seed"] for one in mine})
+        rows.append(Row(cells=(_word(_REFERENCES.get(name, name)), Cell(text=str(runs), value=runs), *body)))
+    return Table(
+        name="references",
+        caption="References that are no loss, on the same features and training labels (scikit-learn): mean ± sample "
+        "standard deviation over seeds. A head that is behind them is trained badly.",
+        columns=("Reference", "Seeds", *(q.heading for q in quantities)),
+        rows=tuple(rows),
+    )
+
+
+def tuning_table(frame: pd.DataFrame) -> Table | None:
+    """Return a row per loss with the rate and weight decay that it was trained with, or None where all are alike."""
+    columns = ("recipe.lr", "recipe.weight_decay")
+    if not all(column in frame for column in columns) or all(frame[column].nunique() == 1 for column in columns):
+        return None
+    rows = []
+    for loss in losses_in(frame):
+        own = frame.loc[frame["loss"] == loss].iloc[0]
+        values = (Cell(text=f"{float(own[column]):.4g}", value=float(own[column])) for column in columns)
+        rows.append(Row(cells=(_word(loss_title(loss)), *values), loss=loss))
+    return Table(
+        name="tuning",
+        caption="What each loss was given: learning rate and weight decay, chosen with equal budgets on training "
+        "labels alone.",
+        columns=("Loss", "Learning rate", "Weight decay"),
         rows=tuple(rows),
     )
 

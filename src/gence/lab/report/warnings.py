@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gence.lab.report.frame import by_seed, diverged_runs, losses_in
 from gence.lab.report.style import ACCURACY, MARGINAL_KL, OFFSET_ACCURACY, loss_order, loss_title
@@ -124,6 +125,30 @@ def image_concerns(checksums: Iterable[Mapping[str, str]]) -> list[str]:
         f"These runs were not made from the same images: {' and '.join(changed)} of some are others than those of the "
         "rest, so their numbers cannot stand side by side. Remove the records of the old images, or run the comparison "
         "again into another store."
+    ]
+
+
+_BEHIND = 0.01  # of accuracy
+
+
+def reference_concerns(frame: pd.DataFrame, references: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a warning where the best loss is behind a reference that is no loss: the heads are then undertrained."""
+    accuracies: dict[str, list[float]] = {}
+    for one in references:
+        accuracies.setdefault(one["name"], []).append(one["metrics"]["accuracy"])
+    if not accuracies:
+        return []
+    name, values = max(accuracies.items(), key=lambda pair: statistics.fmean(pair[1]))
+    best = max(
+        (statistics.fmean(own.values()) for loss in losses_in(frame) if (own := by_seed(frame, loss, ACCURACY.metric))),
+        default=0.0,
+    )
+    behind = statistics.fmean(values) - best
+    if behind <= _BEHIND:
+        return []
+    return [
+        f"Every loss is behind the reference {name!r} by at least {100 * behind:.1f} points of accuracy: the heads are "
+        "undertrained, and differences between losses say little. Tune (--tune 16), or train for more epochs."
     ]
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gence.lab.spec.fields import SpecError, check_choice, nearest
     from gence.lab.spec.grid import Grid, check_losses, read_grid
     from gence.lab.spec.loss import TUNE, LossSpec, check_numbers
-    from gence.lab.spec.recipe import FEED_FIELDS, PER_RUN_FIELDS, RECIPES, Recipe, named_recipe
+    from gence.lab.spec.recipe import FEED_FIELDS, PER_RUN_FIELDS, RECIPES, TUNED_PARTS, Recipe, named_recipe
     from gence.lab.spec.run import SCHEMA_VERSION, RunSpec, Subset, canonical_json, check_ood_names, ood_name
     from gence.lab.spec.schedule import anchor_shares, average_shares, learning_rates
     from gence.lab.spec.seeds import stream, stream_seed

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _OOD = "ood/"
 _CHECKSUMS = re.compile(rb'"data":(\{[^{}]*\})')  # as records are written; a spec's own "data" is a name
-_IN_WORDS = {"train": "the training images", "test": "the test images"}
+_IN_WORDS = {"train": "the training images", "test": "the test images", "encoder": "the encoder's weights"}
 
 
 def data_checksums(splits: DataSplits, ood: Mapping[str, ImageSet] | None = None) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gence.lab.data import container_paths, known_sources, load
+from gence.lab.features import EncoderModel, is_encoder_model
 from gence.lab.models import check_model
 from gence.lab.spec import RunSpec, check_held_out
 from gence.lab.train import drawn_counts, most_balanced
@@ -24,6 +25,8 @@ def check_ready(specs: Iterable[RunSpec], *, data: bool = True) -> None:
     specs = list(specs)
     for model in dict.fromkeys(spec.model for spec in specs):
         check_model(model)
+        if is_encoder_model(model):
+            EncoderModel.parse(model)
     if data:
         for source in dict.fromkeys(source for spec in specs for source in (spec.data, *spec.ood)):
             container_paths(source, None)

@@ -10,7 +10,10 @@ from gence._front_door import front_door
 if TYPE_CHECKING:
     from gence.lab.train.backbone import RunBackbone, check_device, resolve_device, run_backbone
     from gence.lab.train.cohort import Cohort, CohortProgress, train_cohort
+    from gence.lab.train.encoder import pretrained_encoder
+    from gence.lab.train.evaluate import Outputs, evaluate_outputs
     from gence.lab.train.export import export_model
+    from gence.lab.train.frozen import FeatureData, embed_data, is_frozen
     from gence.lab.train.predict import evaluate_model, images_to_judge, load_model, write_predictions
     from gence.lab.train.run import uses_bf16
     from gence.lab.train.task import Problem, ProblemLoader, drawn_counts, most_balanced

@@ -1,0 +1,161 @@
+"""Heads on frozen features, tuned and set beside references: kept in the store, so that nothing is computed twice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gence.lab.spec import TUNE, LossSpec, RunSpec, SpecError, canonical_json
+from gence.lab.store import Store, replace_file
+from gence.lab.sweep.trials import TunedLoss
+from gence.lab.sweep.tuning import TuneReport
+
+if TYPE_CHECKING:
+    from gence.lab.train import FeatureData
+
+_FORMAT = 1  # raise it when trials or references are made in another way
+
+
+def tune_frozen(
+    base: RunSpec,
+    losses: Sequence[LossSpec],
+    store: Store,
+    data: FeatureData,
+    *,
+    trials: int,
+    seed: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> TuneReport:
+    """Choose learning rate and weight decay of every loss by cross-validation on training labels alone.
+
+    Every loss gets the same points; the labels are those that the seed `seed` draws, which no final run may use.
+
+    Args:
+        base: the run to tune; its loss, rate, weight decay and seed are replaced.
+        losses: the losses, with all their own parameters given.
+        store: where what was chosen is kept.
+        data: the source as features.
+        trials: points per loss.
+        seed: of the labels, the folds and the trials' heads.
+        progress: called with the number of heads that are trained, and of all heads.
+    """
+    from gence.lab.features import EncoderModel, tune_heads
+
+    for loss in losses:
+        if TUNE in loss.params.values():
+            raise SpecError(f"loss {loss} leaves a parameter of its own to tuning; heads tune rate and decay: name it")
+    found: dict[LossSpec, dict[str, Any]] = {}
+    for loss in losses:
+        kept = _read(_place(store, "heads", base.replace(loss=loss, seed=seed), data, {"trials": trials}))
+        if kept is not None:
+            found[loss] = kept
+    missing = [loss for loss in losses if loss not in found]
+    if missing:
+        model = EncoderModel.parse(base.model)
+        tuned = tune_heads(
+            data.problem(base.replace(seed=seed)), missing, recipe=base.recipe, head=model.head, trials=trials,
+            full_batch=base.recipe.optimizer == "lbfgs", seed=seed, classes=data.splits.train.classes,
+            progress=progress,
+        )  # fmt: skip
+        for one in tuned:
+            found[one.loss] = {"best": asdict(one.best), "trials": [asdict(t) for t in one.trials], "folds": one.folds}
+            place = _place(store, "heads", base.replace(loss=one.loss, seed=seed), data, {"trials": trials})
+            _write(place, found[one.loss])
+    best = tuple(
+        TunedLoss(
+            asked=loss,
+            changes={
+                "loss": loss,
+                "recipe.lr": found[loss]["best"]["lr"],
+                "recipe.weight_decay": found[loss]["best"]["weight_decay"],
+            },
+            value=found[loss]["best"]["accuracy"],
+            trials=trials,
+            pruned=0,
+            budget=trials,
+        )
+        for loss in losses
+    )
+    return TuneReport(base=base, seeds=(seed,), best=best, trials=trials, complete=True)
+
+
+def fit_and_keep_references(
+    base: RunSpec, seeds: Sequence[int], store: Store, data: FeatureData
+) -> list[dict[str, Any]]:
+    """What scikit-learn makes of the same features and labels, seed by seed: rows of the report that are no loss."""
+    found = []
+    for seed in seeds:
+        place = _place(store, "references", base.replace(seed=seed), data, {}, with_loss=False)
+        rows = _read(place)
+        if rows is None:
+            rows = {"rows": _references(base.replace(seed=seed), data), "of": _setting(base)}
+            _write(place, rows)
+        found += rows["rows"]
+    return found
+
+
+def _references(spec: RunSpec, data: FeatureData) -> list[dict[str, Any]]:
+    import torch
+
+    from gence.lab.data import DataError
+    from gence.lab.features import fit_references, stratified_folds
+    from gence.lab.train import Outputs, evaluate_outputs
+
+    problem = data.problem(spec)
+    try:
+        folds = stratified_folds(problem.labels, problem.num_classes, spec.seed, classes=data.splits.train.classes)
+    except DataError:  # a class with one sample: nothing can be chosen by cross-validation
+        return []
+    index, _ = data.indices(spec)
+    labels = data.splits.test.labels
+    rows = []
+    for one in fit_references(problem, folds):
+        seen = evaluate_outputs(
+            Outputs(
+                logits=one.logits(data.test.rows()),
+                labels=labels,
+                index=torch.arange(len(labels)),
+                train_logits=one.logits(data.train.rows(index)),
+                train_labels=problem.labels,
+                ood={},
+                prior=problem.prior,
+                num_classes=problem.num_classes,
+            )  # fmt: skip
+        )
+        kept = {name: value for name, value in seen.metrics.items() if not name.startswith("offset/")}
+        rows.append({"name": one.name, "seed": spec.seed, "chosen": one.chosen, "metrics": kept, "wall_s": one.wall_s})
+    return rows
+
+
+def _setting(base: RunSpec) -> dict[str, Any]:
+    return {"data": base.data, "n": base.subset.n, "encoder": base.model.partition("@")[2]}
+
+
+def _place(
+    store: Store, folder: str, spec: RunSpec, data: FeatureData, more: dict[str, Any], *, with_loss: bool = True
+) -> Path:
+    """The file of something that depends on a spec (but for its rates), the images and the encoder's weights."""
+    plain = spec.replace(**{"recipe.lr": 0.0, "recipe.weight_decay": 0.0, "ood": ()}).to_dict()
+    if not with_loss:
+        plain = {name: plain[name] for name in ("data", "subset", "seed", "image_size")}
+        plain["encoder"] = spec.model.partition("@")[2]
+    text = canonical_json({"format": _FORMAT, "spec": plain, "data": data.checksums, **more})
+    return store.root / folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+
+
+def _read(place: Path) -> dict[str, Any] | None:
+    """What was kept; a file that is damaged is made anew."""
+    try:
+        found = json.loads(place.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _write(place: Path, values: dict[str, Any]) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(place, json.dumps(values, indent=1, allow_nan=False, default=str).encode())
