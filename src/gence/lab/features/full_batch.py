@@ -70,7 +70,7 @@ class _Objective:
         self.fill(w)
         n = self.labels.shape[1]
         positions = torch.arange(n).expand(self.G, -1)
-        pieces = positions.split(_CHUNK, 1)
+        pieces = torch.split(positions, _CHUNK, 1)
         # A coupled loss needs all logits before any gradient: two passes over the rows where there are many.
         if len(pieces) == 1:
             x = self.rows.take(positions).double()
@@ -80,7 +80,7 @@ class _Objective:
             z = torch.cat([self.stack.forward(self.rows.take(piece).double()) for piece in pieces], 1)
             dz, values = self.loss(z, self.labels)
             gradient = torch.zeros_like(w)
-            for piece, part in zip(pieces, dz.split(_CHUNK, 1), strict=True):
+            for piece, part in zip(pieces, torch.split(dz, _CHUNK, 1), strict=True):
                 x = self.rows.take(piece).double()
                 self.stack.forward(x)  # hidden layers keep what their gradients need
                 gradient += self._flat(self.stack.backward(x, part.contiguous()))
@@ -117,8 +117,9 @@ def _minimise(objective: _Objective, w: Tensor, most: int) -> tuple[Tensor, int]
     turns: list[Tensor] = []
     curvatures: list[Tensor] = []
     stopped = torch.zeros(len(w), dtype=torch.bool)
-    iteration = 0
-    for iteration in range(1, most + 1):
+    iterations = 0
+    while iterations < most:
+        iterations += 1
         stopped |= ~value.isfinite() | (gradient.abs().amax(1) <= _TOLERANCE)
         if bool(stopped.all()):
             break
@@ -150,11 +151,11 @@ def _minimise(objective: _Objective, w: Tensor, most: int) -> tuple[Tensor, int]
         curvatures.append(torch.where(kept, curvature, torch.inf))
         del moves[:-_MEMORY], turns[:-_MEMORY], curvatures[:-_MEMORY]
         w, value, gradient = w + move, new_value, new_gradient
-    return w, iteration
+    return w, iterations
 
 
 def _inverse_times(gradient: Tensor, moves: list[Tensor], turns: list[Tensor], curvatures: list[Tensor]) -> Tensor:
-    """The inverse Hessian's estimate times the gradient (R, P), by the two loops; runs skip what taught them nothing."""
+    """The inverse Hessian's estimate times the gradient (R, P), by the two loops; useless moves are skipped."""
     q, shares = gradient.clone(), []
     for move, turn, curvature in zip(reversed(moves), reversed(turns), reversed(curvatures), strict=True):
         shares.append((move * q).sum(1) / curvature)
