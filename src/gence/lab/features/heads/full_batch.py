@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gence.lab.features.gradients import StackedLoss
-from gence.lab.features.heads import HeadProblem, HeadRun, TrainedHead
-from gence.lab.features.stacks import create_stack
-from gence.lab.features.training import GroupRows, collected, rotates
+from gence.lab.features.heads.gradients import StackedLoss
+from gence.lab.features.heads.problem import HeadProblem, HeadRun, TrainedHead
+from gence.lab.features.heads.rows import GroupRows, collected, rotates
+from gence.lab.features.heads.stacks import create_stack
 
 _MEMORY = 10
 _TOLERANCE = 1e-7  # of the gradient's largest entry

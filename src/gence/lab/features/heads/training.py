@@ -3,10 +3,6 @@
 Runs that share a problem and a seed are a group and share their batches; groups with the same losses and steps are a
 cohort, whose every step is a few operations for all its runs. What a run computes does not depend on which runs train
 beside it, up to the rounding of a product's last digits.
-
-A linear head that begins at zero and decays stays in the span of its training rows. With fewer rows than features they
-are therefore rotated into as many dimensions as there are rows, trained there, and the weights rotated back: the same
-run, cheaper. That holds for gradient descent, not for AdamW, which is not invariant to rotations.
 """
 
 from __future__ import annotations
@@ -14,20 +10,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from gence.lab.features.gradients import StackedLoss
-from gence.lab.features.heads import HeadProblem, HeadRun, TrainedHead, check_head_recipe, unstacked
-from gence.lab.features.schedules import anchor_shares, learning_rates
-from gence.lab.features.stacks import CosineStack, LinearStack, MLPStack, create_stack
+from gence.lab.features.heads.full_batch import solve
+from gence.lab.features.heads.gradients import StackedLoss
+from gence.lab.features.heads.problem import HeadProblem, HeadRun, TrainedHead, check_head_recipe
+from gence.lab.features.heads.rows import GroupRows, collected, rotates
+from gence.lab.features.heads.schedules import anchor_shares, learning_rates
+from gence.lab.features.heads.stacks import CosineStack, LinearStack, MLPStack, create_stack
 from gence.lab.spec import Recipe, stream
-
-IN_MEMORY = 256 * 2**20
-"""Float32 features of up to so many bytes (all groups of a cohort together) are scaled once and kept."""
 
 _MOST_WEIGHTS = 2**24  # in one stacked tensor: more runs train in turns
 _PER_RUN = ("lr", "weight_decay", "warmup_epochs", "anchor_warmup")
@@ -51,8 +45,6 @@ def train_heads(
     Raises:
         ValueError: recipe fields that do nothing on features, losses that train an encoder, features with NaN.
     """
-    from gence.lab.features.full_batch import solve
-
     for run in runs:
         check_head_recipe(run.recipe)
         if not 0 <= run.problem < len(problems):
@@ -119,58 +111,6 @@ def cohorts(problems: Sequence[HeadProblem], runs: Sequence[HeadRun]) -> list[li
         most = max(1, _MOST_WEIGHTS // (len(together[0]) * first.width * first.num_classes))
         made += [together[start : start + most] for start in range(0, len(together), most)]
     return made
-
-
-@dataclass(frozen=True, eq=False)
-class GroupRows:
-    """The rows of the groups of a cohort, scaled; rotated where that pays.
-
-    Groups of one problem share their rows. `take` gives float32 (G, B, D) for positions (G, B).
-    """
-
-    problems: list[HeadProblem]
-    ready: list[Tensor | None]  # scaled rows in memory, per group
-    rotations: list[Tensor | None]  # (D, n), per group
-    width: int
-
-    @classmethod
-    def of(cls, problems: list[HeadProblem], rotate: bool) -> GroupRows:
-        """Scale, and rotate, what fits in memory."""
-        different = {id(problem): problem for problem in problems}
-        size = sum(4 * len(problem) * problem.width for problem in different.values())
-        made: dict[int, tuple[Tensor | None, Tensor | None]] = {}
-        for key, problem in different.items():
-            rows: Tensor | None = None
-            rotation: Tensor | None = None
-            if rotate or size <= IN_MEMORY:
-                rows = problem.scaling(problem.rows(torch.arange(len(problem))))
-            if rotate and rows is not None:
-                rotation, triangle = torch.linalg.qr(rows.double().mT)
-                rows, rotation = triangle.mT.float().contiguous(), rotation.float()
-            made[key] = rows, rotation
-        width = len(problems[0]) if rotate else problems[0].width
-        ready, rotations = zip(*(made[id(problem)] for problem in problems), strict=True)
-        return cls(problems, list(ready), list(rotations), width)
-
-    def take(self, positions: Tensor) -> Tensor:
-        """Rows of each group: float32 (G, B, D)."""
-        x = torch.empty(*positions.shape, self.width)
-        for g, (problem, rows) in enumerate(zip(self.problems, self.ready, strict=True)):
-            if rows is None:
-                x[g] = problem.scaling(problem.rows(positions[g]))
-            else:
-                torch.index_select(rows, 0, positions[g], out=x[g])
-        return x
-
-    def rotated_back(self, stack: LinearStack | MLPStack | CosineStack) -> None:
-        """Turn a linear stack's weights from the span's dimensions into those of the features."""
-        weight = stack.parameters["weight"]
-        turned = [
-            values if rotation is None else rotation.to(values.dtype) @ values
-            for rotation, values in zip(self.rotations, weight.values, strict=True)
-        ]
-        back = torch.stack(turned)
-        stack.parameters["weight"] = type(weight)(back, weight.decays)
 
 
 class _Momentum:
@@ -255,23 +195,6 @@ def _train(
     return collected(stack, cohort, own, first.head, [] if watch is None else watch.of_runs())
 
 
-def collected(
-    stack: LinearStack | MLPStack | CosineStack,
-    cohort: list[list[int]],
-    own: list[HeadProblem],
-    kind: str,
-    curves: list[list[dict[str, list[float]]]],
-) -> dict[int, TrainedHead]:
-    """The heads of a stack, by the numbers of their runs."""
-    found = {}
-    for g, group in enumerate(cohort):
-        for m, i in enumerate(group):
-            head = unstacked(kind, stack, g, m, own[g].scaling)
-            diverged = not all(bool(tensor.isfinite().all()) for tensor in head.tensors.values())
-            found[i] = TrainedHead(head, curves[g][m] if curves else {}, diverged)
-    return found
-
-
 class _Curves:
     """Means over each epoch's batches, of every run, as networks have them."""
 
@@ -343,9 +266,3 @@ def _order(n: int, count: int, seed: int, epoch: int) -> Tensor:
 def _per_step(table: list[list[list[float]]]) -> Tensor:
     """(steps, G, M) of lists per group, run and step."""
     return torch.tensor(table).permute(2, 0, 1).contiguous()
-
-
-def rotates(run: HeadRun, problem: HeadProblem) -> bool:
-    """Whether a run lives in the span of its rows, and that is smaller than the space of features."""
-    invariant = run.full_batch or run.recipe.optimizer == "sgd"
-    return run.head == "linear" and invariant and len(problem) < problem.width

@@ -13,7 +13,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from gence.lab.features.stacks import CosineStack, LinearStack, MLPStack, create_stack
+from gence.lab.features.heads.stacks import CosineStack, LinearStack, MLPStack, create_stack
 from gence.lab.spec import LossSpec, Recipe
 
 _CHUNK = 4096
