@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gence.lab.features.gradients import StackedLoss, criterion
+from gence.lab.features.heads.gradients import StackedLoss, criterion
 from gence.lab.spec import LossSpec
 from gence.losses import LOSSES
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from gence.lab.features.gradients import criterion
-from gence.lab.features.heads import HEAD_RECIPE, HeadProblem, HeadRun, logits_of
-from gence.lab.features.stacks import create_stack
-from gence.lab.features.training import train_heads
+from gence.lab.features.heads.gradients import criterion
+from gence.lab.features.heads.problem import HEAD_RECIPE, HeadProblem, HeadRun, logits_of
+from gence.lab.features.heads.stacks import create_stack
+from gence.lab.features.heads.training import train_heads
 from gence.lab.spec import LossSpec, Recipe, anchor_shares, learning_rates, stream
 from gence.losses import LOSSES
 
@@ -117,9 +117,8 @@ def test_fewer_rows_than_features_change_nothing(monkeypatch: pytest.MonkeyPatch
         for text in ("ce", "gence(anchor=0.1)", "brier")
     ]
     rotated = train_heads([rows], runs)
-    monkeypatch.setattr("gence.lab.features.training.rotates", lambda *_: False)
-    if full_batch:
-        monkeypatch.setattr("gence.lab.features.full_batch.rotates", lambda *_: False)
+    for module in ("training", "full_batch"):
+        monkeypatch.setattr(f"gence.lab.features.heads.{module}.rotates", lambda *_: False)
     for one, other in zip(rotated, train_heads([rows], runs), strict=True):
         torch.testing.assert_close(one.head.tensors["weight"], other.head.tensors["weight"], rtol=1e-4, atol=2e-5)
 
@@ -157,7 +156,7 @@ def test_rows_streamed_from_a_file_train_alike(monkeypatch: pytest.MonkeyPatch) 
     half = HeadProblem(rows.features.half(), rows.labels, 3)
     run = HeadRun(loss=LossSpec.parse("gence"), recipe=QUICK)
     (kept,) = train_heads([half], [run])
-    monkeypatch.setattr("gence.lab.features.heads.IN_MEMORY", 0)
+    monkeypatch.setattr("gence.lab.features.heads.rows.IN_MEMORY", 0)
     (streamed,) = train_heads([half], [run])
     torch.testing.assert_close(kept.head.tensors["weight"], streamed.head.tensors["weight"])
 
@@ -167,7 +166,7 @@ def test_full_batch_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
         HeadRun(loss=LossSpec.parse("gence"), recipe=QUICK, full_batch=True, head=head) for head in ("linear", "mlp")
     ]
     whole = train_heads([problem()], runs)
-    monkeypatch.setattr("gence.lab.features.full_batch._CHUNK", 16)
+    monkeypatch.setattr("gence.lab.features.heads.full_batch._CHUNK", 16)
     for one, other in zip(whole, train_heads([problem()], runs), strict=True):
         torch.testing.assert_close(one.head.tensors["weight"], other.head.tensors["weight"], rtol=1e-5, atol=1e-6)
 

@@ -21,12 +21,27 @@ if TYPE_CHECKING:
         remember_weights,
         untrained_encoder,
     )
-    from gence.lab.features.heads import HEAD_RECIPE, Head, HeadProblem, HeadRun, Scaling, TrainedHead, logits_of
+    from gence.lab.features.heads import (
+        FOLDS,
+        HEAD_RECIPE,
+        HEADS,
+        REFERENCES,
+        TRIALS,
+        Head,
+        HeadProblem,
+        HeadRun,
+        Reference,
+        Scaling,
+        TrainedHead,
+        Trial,
+        Tuned,
+        fit_references,
+        logits_of,
+        stratified_folds,
+        train_heads,
+        tune_heads,
+    )
     from gence.lab.features.names import EncoderModel, head_run, is_encoder_model
     from gence.lab.features.preprocessing import VIEWS, Preprocessing
-    from gence.lab.features.references import REFERENCES, Reference, fit_references
-    from gence.lab.features.stacks import HEADS
-    from gence.lab.features.training import train_heads
-    from gence.lab.features.tuning import FOLDS, TRIALS, Trial, Tuned, stratified_folds, tune_heads
 
 __getattr__, __dir__, __all__ = front_door(__name__)

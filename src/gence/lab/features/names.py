@@ -10,8 +10,7 @@ import re
 from dataclasses import dataclass
 
 from gence.lab.features.encoders import check_encoder
-from gence.lab.features.heads import HeadRun
-from gence.lab.features.stacks import HEADS
+from gence.lab.features.heads import HEADS, HeadRun
 from gence.lab.spec import RunSpec, SpecError, nearest
 
 _FORM = re.compile(r"(?P<head>[^@#]+)@(?P<encoder>[^@#]+)(@(?P<size>[1-9]\d*))?(#(?P<weights>[0-9a-f]{12}))?")

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gence.lab.features.gradients import StackedLoss
-from gence.lab.features.heads import GroupRows, HeadProblem, HeadRun, TrainedHead, collect_heads, rotates
-from gence.lab.features.stacks import create_stack
+from gence.lab.features.heads.gradients import StackedLoss
+from gence.lab.features.heads.problem import HeadProblem, HeadRun, TrainedHead
+from gence.lab.features.heads.rows import GroupRows, collected, rotates
+from gence.lab.features.heads.stacks import create_stack
 
 _MEMORY = 10
 _TOLERANCE = 1e-7  # of the gradient's largest entry
@@ -33,7 +34,7 @@ def solve(problems: Sequence[HeadProblem], runs: Sequence[HeadRun], cohort: list
         [{"epoch": [float(iterations)], "train_loss": [float(f"{v:.7g}")]} for v in group]
         for group in (value - objective.penalty(w)).reshape(len(cohort), -1).tolist()
     ]
-    return collect_heads(objective.stack, cohort, objective.own, runs[cohort[0][0]].head, curves)
+    return collected(objective.stack, cohort, objective.own, runs[cohort[0][0]].head, curves)
 
 
 class _Objective:
@@ -116,8 +117,9 @@ def _minimise(objective: _Objective, w: Tensor, most: int) -> tuple[Tensor, int]
     turns: list[Tensor] = []
     curvatures: list[Tensor] = []
     stopped = torch.zeros(len(w), dtype=torch.bool)
-    iteration = 0
-    for iteration in range(1, most + 1):  # noqa: B007 - returned
+    iterations = 0
+    while iterations < most:
+        iterations += 1
         stopped |= ~value.isfinite() | (gradient.abs().amax(1) <= _TOLERANCE)
         if bool(stopped.all()):
             break
@@ -149,11 +151,11 @@ def _minimise(objective: _Objective, w: Tensor, most: int) -> tuple[Tensor, int]
         curvatures.append(torch.where(kept, curvature, torch.inf))
         del moves[:-_MEMORY], turns[:-_MEMORY], curvatures[:-_MEMORY]
         w, value, gradient = w + move, new_value, new_gradient
-    return w, iteration
+    return w, iterations
 
 
 def _inverse_times(gradient: Tensor, moves: list[Tensor], turns: list[Tensor], curvatures: list[Tensor]) -> Tensor:
-    """The inverse Hessian's estimate times the gradient (R, P), by two loops; runs skip what taught them nothing."""
+    """The inverse Hessian's estimate times the gradient (R, P), by the two loops; useless moves are skipped."""
     q, shares = gradient.clone(), []
     for move, turn, curvature in zip(reversed(moves), reversed(turns), reversed(curvatures), strict=True):
         shares.append((move * q).sum(1) / curvature)

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from gence.lab.data import DataError
-from gence.lab.features.heads import HEAD_RECIPE, HeadProblem, HeadRun, logits_of
-from gence.lab.features.training import train_heads
+from gence.lab.features.heads.problem import HEAD_RECIPE, HeadProblem, HeadRun, logits_of
+from gence.lab.features.heads.training import train_heads
 from gence.lab.spec import LossSpec, Recipe, stream
 
 TRIALS = 16

@@ -3,32 +3,23 @@
 Runs that share a problem and a seed are a group and share their batches; groups with the same losses and steps are a
 cohort, whose every step is a few operations for all its runs. What a run computes does not depend on which runs train
 beside it, up to the rounding of a product's last digits.
-
-A linear head that begins at zero and decays stays in the span of its training rows. With fewer rows than features they
-are therefore rotated into as many dimensions as there are rows, trained there, and the weights rotated back: the same
-run, cheaper. That holds for gradient descent, not for AdamW, which is not invariant to rotations.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from gence.lab.features.full_batch import solve
-from gence.lab.features.gradients import StackedLoss
-from gence.lab.features.heads import (
-    GroupRows,
-    HeadProblem,
-    HeadRun,
-    TrainedHead,
-    check_head_recipe,
-    collect_heads,
-    rotates,
-)
-from gence.lab.features.stacks import CosineStack, LinearStack, MLPStack, create_stack
+from gence.lab.features.heads.full_batch import solve
+from gence.lab.features.heads.gradients import StackedLoss
+from gence.lab.features.heads.problem import HeadProblem, HeadRun, TrainedHead, check_head_recipe
+from gence.lab.features.heads.rows import GroupRows, collected, rotates
+from gence.lab.features.heads.stacks import CosineStack, LinearStack, MLPStack, create_stack
 from gence.lab.spec import Recipe, anchor_shares, learning_rates, stream
 
 _MOST_WEIGHTS = 2**24  # in one stacked tensor: more runs train in turns
@@ -58,17 +49,30 @@ def train_heads(
         if not 0 <= run.problem < len(problems):
             raise ValueError(f"problem: run {run} names problem {run.problem}; there are {len(problems)}")
     found: list[TrainedHead | None] = [None] * len(runs)
-    done = 0
-    for cohort in cohorts(problems, runs):
+    done, threads = 0, torch.get_num_threads()
+
+    def train(part: list[list[int]]) -> tuple[dict[int, TrainedHead], float]:
+        torch.set_num_threads(1)
         began = time.perf_counter()
-        full = runs[cohort[0][0]].full_batch
-        trained = solve(problems, runs, cohort) if full else _train(problems, runs, cohort, curves)
-        share = (time.perf_counter() - began) / sum(map(len, cohort))
-        for i, head in trained.items():
-            found[i] = TrainedHead(head.head, head.curves, head.diverged, share)
-        done += len(trained)
-        if progress is not None:
-            progress(done, len(runs))
+        full = runs[part[0][0]].full_batch
+        trained = solve(problems, runs, part) if full else _train(problems, runs, part, curves)
+        return trained, (time.perf_counter() - began) / len(trained)
+
+    for problem in {run.problem: problems[run.problem] for run in runs}.values():
+        _ = problem.prior, problem.scaling  # computed here, and not by several threads at once
+    parts = [part for cohort in cohorts(problems, runs) for part in _shared_out(cohort, threads)]
+    try:
+        # A thread per core, each with runs of its own: threads inside an operation as small as these mostly wait for
+        # each other, and on a busy machine they take ten times as long.
+        with ThreadPoolExecutor(threads) as pool:
+            for trained, share in pool.map(train, parts):
+                for i, head in trained.items():
+                    found[i] = TrainedHead(head.head, head.curves, head.diverged, share)
+                done += len(trained)
+                if progress is not None:
+                    progress(done, len(runs))
+    finally:
+        torch.set_num_threads(threads)
     return [head for head in found if head is not None]
 
 
@@ -80,8 +84,17 @@ def cohorts(problems: Sequence[HeadProblem], runs: Sequence[HeadRun]) -> list[li
         alike = run.recipe.replace(**dict.fromkeys(_PER_RUN, 0.0))
         rows = min(run.recipe.batch_size, len(problem))
         steps = len(problem) if run.full_batch else _steps(run.recipe, len(problem))
-        same = (run.head, run.full_batch, alike, problem.width, problem.num_classes, rows, steps, rotates(run, problem))
-        groups.setdefault((same, run.problem, run.seed), []).append(i)
+        kept: object = (
+            run.head,
+            run.full_batch,
+            alike,
+            problem.width,
+            problem.num_classes,
+            rows,
+            steps,
+            rotates(run, problem),
+        )
+        groups.setdefault((kept, run.problem, run.seed), []).append(i)
     found: dict[tuple[object, ...], list[list[int]]] = {}
     for (kept, _, _), members in groups.items():
         members.sort(key=lambda i: (runs[i].loss.name, i))
@@ -178,7 +191,7 @@ def _train(
     for name, kept in average.items():
         stack.parameters[name].values.copy_(kept)
     rows.rotated_back(stack)
-    return collect_heads(stack, cohort, own, first.head, [] if watch is None else watch.of_runs())
+    return collected(stack, cohort, own, first.head, [] if watch is None else watch.of_runs())
 
 
 class _Curves:
@@ -224,6 +237,17 @@ class _Curves:
             ]
             for g in range(G)
         ]
+
+
+def _shared_out(cohort: list[list[int]], threads: int) -> list[list[list[int]]]:
+    """A cohort as parts for so many threads: each group's runs divided, or the groups where they have too few."""
+    per_group, groups = len(cohort[0]), len(cohort)
+    if per_group >= threads:
+        ends = [per_group * i // threads for i in range(threads + 1)]
+        return [[group[a:b] for group in cohort] for a, b in pairwise(ends)]
+    count = min(threads, groups)
+    ends = [groups * i // count for i in range(count + 1)]
+    return [cohort[a:b] for a, b in pairwise(ends)]
 
 
 def _steps(recipe: Recipe, n: int) -> int:

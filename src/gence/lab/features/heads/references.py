@@ -16,13 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gence.lab.features.heads import HeadProblem
+from gence.lab.features.heads.problem import HeadProblem
 
 REFERENCES = ("logistic", "centroid", "knn")
-"""logistic: logistic regression (L-BFGS), L2 strength by cross-validation; centroid: nearest class mean; knn: k nearest
-neighbours by cosine, k by cross-validation."""
+"""logistic: logistic regression (L-BFGS), L2 strength by cross-validation; centroid: nearest class mean, with logits
+that fall with the squared distance, in units of the training rows' own; knn: k nearest neighbours by cosine, k by
+cross-validation."""
 
-STRENGTHS = tuple(float(f"{10**e:.4g}") for e in np.linspace(-1, 3, 9))
+STRENGTHS = tuple(float(f"{10**e:.4g}") for e in np.linspace(-1, 5, 13))
 """C of scikit-learn's logistic regression, for features whose root mean square norm is 1."""
 
 NEIGHBOURS = (1, 3, 5, 10, 20)
@@ -67,10 +68,7 @@ def fit_references(problem: HeadProblem, fold_of: Tensor) -> list[Reference]:
             for value in values
         ]  # fmt: skip
         best = values[int(np.argmax(right))] if values else None
-        with warnings.catch_warnings():
-            # The nearest class mean says that some features are constant, which changes nothing here.
-            warnings.filterwarnings("ignore", message=".*zero standard deviation.*")
-            model = make(best).fit(x, labels)
+        model = make(best).fit(x, labels)
         turn = basis if name == "logistic" else None
         chosen = {} if best is None else {"C" if name == "logistic" else "k": float(best)}
         found.append(
@@ -81,14 +79,25 @@ def fit_references(problem: HeadProblem, fold_of: Tensor) -> list[Reference]:
 
 def _as_logits(model: Any, problem: HeadProblem, basis: Tensor | None, neighbours: int) -> Callable[[Tensor], Tensor]:
     scaling, K = problem.scaling, problem.num_classes
+    spread = 1.0
+    if hasattr(model, "centroids_"):
+        rows = scaling(problem.rows(torch.arange(len(problem)))).double()
+        nearest = torch.cdist(rows, torch.as_tensor(model.centroids_)).min(1).values
+        spread = max(float(nearest.square().mean()), 1e-12)
 
     def logits(features: Tensor) -> Tensor:
         rows = scaling(features).double()
+        found = torch.full((len(rows), K), -30.0)  # for classes that training has none of
+        there = torch.as_tensor(model.classes_)
+        if hasattr(model, "centroids_"):
+            # Its own probabilities divide by the spread of each feature, and may name another class than it does.
+            distances = torch.cdist(rows, torch.as_tensor(model.centroids_)).square()
+            found[:, there] = (-distances / (2 * spread)).log_softmax(1).float()
+            return found
         p = model.predict_proba((rows if basis is None else rows @ basis).numpy())
         if hasattr(model, "n_neighbors"):  # a class without a neighbour is unlikely, not impossible
             p = (p * neighbours + 1 / K) / (neighbours + 1)
-        found = torch.full((len(rows), K), -30.0)  # for classes that training has none of
-        found[:, torch.as_tensor(model.classes_)] = torch.tensor(np.log(np.maximum(p, 1e-13)), dtype=torch.float32)
+        found[:, there] = torch.tensor(np.log(np.maximum(p, 1e-13)), dtype=torch.float32)
         return found
 
     return logits
@@ -103,7 +112,13 @@ def _logistic(strength: float | None) -> Any:
 def _centroid(_: float | None) -> Any:
     from sklearn.neighbors import NearestCentroid
 
-    return NearestCentroid()
+    class Centroid(NearestCentroid):
+        def fit(self, x: Any, labels: Any) -> Any:
+            with warnings.catch_warnings():  # of features that do not vary, which distances do not mind
+                warnings.filterwarnings("ignore", message=".*zero standard deviation.*")
+                return super().fit(x, labels)
+
+    return Centroid()
 
 
 def _knn(neighbours: float | None) -> Any:
