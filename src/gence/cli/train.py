@@ -39,11 +39,27 @@ def register(app: typer.Typer) -> None:
     def train(
         data: Annotated[str, typer.Option(help=_DATA_HELP)] = "digits",
         n: Annotated[int | None, typer.Option(help="Size of a class-balanced training subset; all if absent.")] = None,
-        model: Annotated[str, typer.Option(help="small_cnn, mlp, resnet18, resnet50, vgg19, wrn16_8 or timm:NAME.")] = (
-            "small_cnn"
-        ),
+        model: Annotated[
+            str,
+            typer.Option(
+                help="small_cnn, mlp, resnet18, resnet50, vgg19, wrn16_8 or timm:NAME from scratch; HEAD@ENCODER with a "
+                "pretrained encoder, as linear@efficientnet_lite0."
+            ),
+        ] = "small_cnn",
         loss: Annotated[str, typer.Option(help="A loss with its parameters, as 'gence(anchor=0.1)'.")] = "gence",
-        recipe: Annotated[str | None, typer.Option(help="paper, modern or tiny; tiny for digits, else modern.")] = None,
+        recipe: Annotated[
+            str | None,
+            typer.Option(
+                help="head, finetune, paper, modern or tiny. Default: head or finetune on an encoder, tiny for digits, "
+                "else modern."
+            ),
+        ] = None,
+        tune_encoder: Annotated[
+            str, typer.Option(help="Train this of a pretrained encoder: none (frozen features), last (stage) or all.")
+        ] = "none",
+        weights: Annotated[
+            Path | None, typer.Option(help="Take the encoder's weights from this safetensors file.")
+        ] = None,
         seed: Annotated[int, typer.Option(help="Decides subset, initialisation, order and augmentation.")] = 0,
         ood: _Ood = "",
         image_size: Annotated[
@@ -66,23 +82,28 @@ def register(app: typer.Typer) -> None:
         gence train --data cifar10 --n 2000 --model vgg19 --loss gence --recipe paper --ood svhn,cifar100
 
         gence train --data photos/ --image-size 64 --n 500 --set recipe.epochs=50 --save photos.safetensors
+
+        gence train --data photos/ --model linear@efficientnet_lite0 --save photos.safetensors
         """
         from gence.lab.spec import RunSpec, check_losses, check_numbers
         from gence.lab.sweep import check_ready
         from gence.lab.train import resolve_device
 
+        model = _with_weights(model, weights)
+        encoded = "@" in model
+        default = ("head" if tune_encoder == "none" else "finetune") if encoded else "modern"
         spec = RunSpec.from_dict(
             {
                 "data": data,
                 "subset": n,
                 "model": model,
                 "loss": loss,
-                "recipe": recipe or ("tiny" if data == "digits" else "modern"),
+                "recipe": recipe or ("tiny" if data == "digits" and not encoded else default),
                 "seed": seed,
                 "ood": read_names(ood),
                 "image_size": image_size,
             }
-        ).replace(**read_settings(setting or []))
+        ).replace(**({"recipe.tune_encoder": tune_encoder} if encoded else {}), **read_settings(setting or []))
         if log is not None and log[0] != "tensorboard":
             raise ValueError(f"--log is {log[0]!r}; expected: --log tensorboard DIR")
         check_out("--save", save)
@@ -143,15 +164,51 @@ def register(app: typer.Typer) -> None:
         count = write_predictions(trained, folder, out, offset=offset, progress=True)
         typer.echo(f"{count} images predicted; the probabilities are in {out}")
 
+    @app.command()
+    def export(
+        model: _ModelFile,
+        out: Annotated[Path, typer.Argument(help="The file to write: .onnx, or .pt2 for torch.export.")],
+        offset: Annotated[bool, typer.Option("--offset", help="Add the marginal offset to the logits first.")] = False,
+    ) -> None:
+        """Write a trained network, encoder included, for use without gence: images in, probabilities out.
+
+        Example: gence export model.safetensors model.onnx
+        """
+        from gence.lab.train import export_model, load_model
+
+        check_out("out", out)
+        trained = load_model(model, "cpu")
+        channels, height, width = trained.image_shape
+        export_model(trained, out, offset=offset)
+        typer.echo(
+            f"{out} takes uint8 images (n, {channels}, {height}, {width}) and returns probabilities of "
+            f"{len(trained.classes)} classes ({out.stat().st_size / 1e6:.1f} MB)"
+        )
+
+
+def _with_weights(model: str, weights: Path | None) -> str:
+    """Return the model with the digits of its encoder's weights, where they come from a file."""
+    if weights is None:
+        return model
+    from dataclasses import replace
+
+    from gence.lab.features import EncoderModel, remember_weights
+
+    parsed = EncoderModel.parse(model)
+    return str(replace(parsed, weights=remember_weights(parsed.encoder, weights)))
+
 
 def _settled(spec: RunSpec, device: str) -> RunSpec:
     """Return the run with one spelling of its sources and, where none was given, the image size of `gence compare`."""
     from gence.lab.compare import choose_device, choose_image_size
     from gence.lab.data import plain_source
+    from gence.lab.train import pretrained_encoder
 
     spec = spec.replace(data=plain_source(spec.data), ood=[plain_source(source) for source in spec.ood])
     print_left_out((spec.data, *spec.ood))
-    size = choose_image_size(spec.data, choose_device(device)) if spec.image_size is None else None
+    encoder = pretrained_encoder(spec, None)
+    side = None if encoder is None else encoder.preprocessing.size
+    size = choose_image_size(spec.data, choose_device(device), side) if spec.image_size is None else None
     if size is None:
         return spec
     typer.echo(

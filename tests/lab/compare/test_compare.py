@@ -399,7 +399,7 @@ def test_arguments_may_be_written_as_people_do(image_folder, tmp_path, monkeypat
 
 def test_a_package_that_is_not_there_is_named_once(monkeypatch):
     for package, options, extra in [
-        ("optuna", {"tune_trials": 2}, "tune"),
+        ("optuna", {"tune_trials": 2, "model": "small_cnn"}, "tune"),
         ("tensorboard", {"log": "tensorboard"}, "tensorboard"),
     ]:
         monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed

@@ -124,7 +124,7 @@ def _references(spec: RunSpec, data: FeatureData) -> list[dict[str, Any]]:
                 ood={},
                 prior=problem.prior,
                 num_classes=problem.num_classes,
-            )  # fmt: skip
+            )
         )
         kept = {name: value for name, value in seen.metrics.items() if not name.startswith("offset/")}
         rows.append({"name": one.name, "seed": spec.seed, "chosen": one.chosen, "metrics": kept, "wall_s": one.wall_s})
