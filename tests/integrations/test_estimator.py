@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.datasets import load_breast_cancer, load_iris, load_wine
+from sklearn.datasets import load_breast_cancer, load_iris, load_sample_images, load_wine
 from sklearn.ensemble import BaggingClassifier
 from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, train_test_split
@@ -20,6 +21,7 @@ from sklearn.preprocessing import StandardScaler
 from torch import nn
 
 from gence.integrations.estimator import GenCEClassifier
+from gence.lab.features import embedded_encoder_is_installed
 
 X, y = load_wine(return_X_y=True)
 X = StandardScaler().fit_transform(X)
@@ -178,3 +180,23 @@ def test_early_stopping_holds_out_rows_that_count() -> None:
 def test_a_network_with_the_wrong_number_of_outputs_is_named(outputs: int) -> None:
     with pytest.raises(ValueError, match=rf"network: expected .* shape \(89, 3\) here, it gave \(89, {outputs}\)"):
         fitted(network=lambda n_features, n_classes: nn.Linear(n_features, outputs))
+
+
+@pytest.mark.skipif(not embedded_encoder_is_installed(), reason="the extra pretrained is not installed")
+def test_images_are_read_through_an_encoder(tmp_path, monkeypatch):
+    monkeypatch.setenv("GENCE_CACHE", str(tmp_path / "cache"))
+    photographs = load_sample_images().images
+    draw = np.random.default_rng(0)
+    places = [(k, draw.integers(0, 300), draw.integers(0, 500)) for k in (0, 1) for _ in range(20)]
+    X = np.stack([photographs[k][top : top + 64, left : left + 64] for k, top, left in places])
+    y = np.array(["china", "flower"])[[k for k, *_ in places]]
+    model = GenCEClassifier("linear", encoder="efficientnet_lite0", learning_rate=0.1, random_state=0)
+    model.fit(X[::2], y[::2])
+    assert model.score(X[1::2], y[1::2]) >= 0.9
+    names = []
+    for i, image in enumerate(X[1::2]):
+        names.append(str(tmp_path / f"{i}.png"))
+        Image.fromarray(image).save(names[-1])
+    assert (model.predict(names) == model.predict(X[1::2])).mean() >= 0.9  # files are resized by another filter
+    with pytest.raises(ValueError, match="with encoder='efficientnet_lite0' expected images, uint8"):
+        model.fit(np.zeros((4, 3)), y[:4])

@@ -42,8 +42,8 @@ def register(app: typer.Typer) -> None:
         model: Annotated[
             str,
             typer.Option(
-                help="small_cnn, mlp, resnet18, resnet50, vgg19, wrn16_8 or timm:NAME from scratch; HEAD@ENCODER with a "
-                "pretrained encoder, as linear@efficientnet_lite0."
+                help="small_cnn, mlp, resnet18, resnet50, vgg19, wrn16_8 or timm:NAME from scratch; HEAD@ENCODER on "
+                "a pretrained encoder, as linear@efficientnet_lite0."
             ),
         ] = "small_cnn",
         loss: Annotated[str, typer.Option(help="A loss with its parameters, as 'gence(anchor=0.1)'.")] = "gence",

@@ -22,6 +22,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor, nn
 
+from gence.integrations.images import image_features
 from gence.integrations.sample_weights import weighted_loss
 from gence.losses import create_loss, loss_info
 
@@ -95,6 +96,9 @@ class GenCEClassifier(ClassifierMixin, BaseEstimator):
         validation_fraction: share of the rows that are held out, class by class where there are enough rows for that.
             Rows of weight 0 are not among them.
         n_iter_no_change: epochs of patience.
+        encoder: for images: a pretrained encoder whose features the network reads, "efficientnet_lite0" (the extra
+            ``pretrained``) or "timm:NAME". X is then uint8 images (n, H, W), (n, H, W, C) or (n, C, H, W), or file
+            names; features are centred and brought to norms of about 1. ``network="linear"`` suits them.
         device: where to train, e.g. "cuda".
         dtype: "float64" or "float32".
         random_state: of initial weights, the order of batches and the held-out rows. torch's own generator is left as
@@ -133,6 +137,7 @@ class GenCEClassifier(ClassifierMixin, BaseEstimator):
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 10,
+        encoder: str | None = None,
         device: str = "cpu",
         dtype: str = "float64",
         random_state: Any = None,
@@ -149,6 +154,7 @@ class GenCEClassifier(ClassifierMixin, BaseEstimator):
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
         self.n_iter_no_change = n_iter_no_change
+        self.encoder = encoder
         self.device = device
         self.dtype = dtype
         self.random_state = random_state
@@ -162,6 +168,11 @@ class GenCEClassifier(ClassifierMixin, BaseEstimator):
             sample_weight: (n,), >= 0; how often each row counts. None: once.
         """
         self._check_parameters()
+        if self.encoder is not None:
+            X = image_features(X, self.encoder)
+            self.feature_mean_ = X.mean(0)
+            self.feature_scale_ = float(np.sqrt(np.mean(np.square(X - self.feature_mean_).sum(1)))) or 1.0
+            X = self._scaled(X)
         X, y = validate_data(self, X, y, dtype=[np.float64, np.float32])
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
@@ -182,6 +193,10 @@ class GenCEClassifier(ClassifierMixin, BaseEstimator):
             self.module_ = module.to(device, self._torch_dtype())
             self._train(self._rows(X, codes, weights, training), self._rows(X, codes, weights, held_out))
         return self
+
+    def _scaled(self, features: np.ndarray) -> np.ndarray:
+        scaled: np.ndarray = (features - self.feature_mean_) / self.feature_scale_
+        return scaled
 
     def _check_parameters(self) -> None:
         if loss_info(self.loss).takes != "logits":
@@ -295,6 +310,8 @@ class GenCEClassifier(ClassifierMixin, BaseEstimator):
 
     def _predicted(self, X: Any) -> Tensor:
         check_is_fitted(self)
+        if self.encoder is not None:
+            X = self._scaled(image_features(X, self.encoder))
         X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         where = next(self.module_.parameters())
         return self._logits(torch.tensor(X, dtype=where.dtype, device=where.device))
