@@ -56,25 +56,29 @@ class Stack(Protocol):
 
 
 class LinearStack:
-    """Linear heads. They begin at zero, which for a linear head is as good as any place: it breaks no symmetry."""
+    """Linear heads. They begin at zero, which for a linear head is as good as any place: it breaks no symmetry.
+
+    In memory features come last in the weights, and rows in the logits: products of matrices whose last dimension is
+    no multiple of a vector register's, such as M * K, take up to twice as long.
+    """
 
     def __init__(self, seeds: Sequence[int], M: int, D: int, K: int, bias: bool, dtype: torch.dtype) -> None:
         self.M, self.K = M, K
-        self.parameters = {"weight": Parameter(torch.zeros(len(seeds), D, M * K, dtype=dtype), True)}
+        self.parameters = {"weight": Parameter(torch.zeros(len(seeds), M * K, D, dtype=dtype).mT, True)}
         if bias:
             self.parameters["bias"] = Parameter(torch.zeros(len(seeds), 1, M * K, dtype=dtype), False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (G, B, M, K) of features (G, B, D)."""
-        z = torch.bmm(x, self.parameters["weight"].values)
+        z = torch.bmm(self.parameters["weight"].values.mT, x.mT).mT
         if "bias" in self.parameters:
             z += self.parameters["bias"].values
         return z.view(*z.shape[:2], self.M, self.K)
 
     def backward(self, x: Tensor, dz: Tensor) -> dict[str, Tensor]:
         """Gradients of weight and bias."""
-        flat = dz.view(*dz.shape[:2], self.M * self.K)
-        found = {"weight": torch.bmm(x.mT, flat)}
+        flat = dz.reshape(*dz.shape[:2], self.M * self.K)
+        found = {"weight": torch.bmm(flat.mT, x).mT}
         if "bias" in self.parameters:
             found["bias"] = flat.sum(1, keepdim=True)
         return found
