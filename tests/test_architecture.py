@@ -18,6 +18,8 @@ from tests.graph import arrows, circles, deep_imports, drawn, imports, modules, 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
 MOST_FILES_IN_A_FOLDER = 13
+MOST_FILES, MOST_LINES = 235, 37_500
+"""A ratchet: growth is a decision, written down here."""
 
 
 def lint(copy: Path) -> subprocess.CompletedProcess[str]:
@@ -99,7 +101,7 @@ def test_there_are_no_circles() -> None:
 @pytest.mark.parametrize(
     ("file", "line", "circle"),
     [
-        ("lab/spec/seeds.py", "from gence.lab.spec.grid import Grid", "gence.lab.spec.grid"),
+        ("lab/spec/fields.py", "from gence.lab.spec.grid import Grid", "gence.lab.spec.grid"),
         ("losses/targets.py", "def late():\n    import gence.losses.baselines", "gence.losses.baselines"),
         ("metrics/stats.py", "from gence import metrics", "gence.metrics"),
     ],
@@ -114,8 +116,8 @@ def test_folders_are_small_and_every_one_says_what_it_is_for() -> None:
         inside = [name for name, file in files.items() if file.parent == files[folder].parent]
         assert len(inside) <= MOST_FILES_IN_A_FOLDER, folder
         assert files[folder].read_text().startswith('"""'), folder
-    assert len(files) <= 200
-    assert sum(len(file.read_text().splitlines()) for file in files.values()) <= 31_000
+    assert len(files) <= MOST_FILES
+    assert sum(len(file.read_text().splitlines()) for file in files.values()) <= MOST_LINES
 
 
 def test_the_picture_shows_the_imports_that_exist() -> None:
