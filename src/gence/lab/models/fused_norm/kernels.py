@@ -87,16 +87,9 @@ def is_last(tickets, block, splits):
 
 @triton.jit
 def merge(
-    partials,
-    channels,
-    inside,
-    splits,
-    C,
-    ALIGN: tl.constexpr,
-    KINDS: tl.constexpr,
-    S: tl.constexpr,
+    partials, channels, inside, splits, C, ALIGN: tl.constexpr, KINDS: tl.constexpr, S: tl.constexpr,
     BC: tl.constexpr,
-):
+):  # fmt: skip
     """The partial sums (splits, KINDS, C) of this block added up, S of them at a time; of three kinds at most."""
     first = tl.zeros((S, BC), tl.float32)
     second = tl.zeros((S, BC), tl.float32)
@@ -116,21 +109,9 @@ def merge(
 
 @triton.jit
 def _shifted_sums(
-    x,
-    shift,
-    channels,
-    inside,
-    first,
-    step,
-    M,
-    C,
-    ALIGN: tl.constexpr,
-    FULL: tl.constexpr,
-    EVEN: tl.constexpr,
-    R: tl.constexpr,
-    BC: tl.constexpr,
-    STAGES: tl.constexpr,
-):
+    x, shift, channels, inside, first, step, M, C, ALIGN: tl.constexpr, FULL: tl.constexpr, EVEN: tl.constexpr,
+    R: tl.constexpr, BC: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     """Sums of x - shift and of its square over every ``step``-th tile."""
     total = tl.zeros((R, BC), tl.float32)
     squares = tl.zeros((R, BC), tl.float32)
@@ -179,27 +160,10 @@ def _output(loaded, added, mean, scale, bias, skip_mean, skip_scale, RELU: tl.co
 
 @triton.jit(do_not_specialize=["M", "C", "blocks", "splits"])
 def statistics(
-    x,
-    partials,
-    tickets,
-    moments,
-    running_mean,
-    running_var,
-    tracked,
-    M,
-    C,
-    blocks,
-    splits,
-    momentum,
-    eps,
-    ALIGN: tl.constexpr,
-    FULL: tl.constexpr,
-    EVEN: tl.constexpr,
-    R: tl.constexpr,
-    BC: tl.constexpr,
-    S: tl.constexpr,
+    x, partials, tickets, moments, running_mean, running_var, tracked, M, C, blocks, splits, momentum, eps,
+    ALIGN: tl.constexpr, FULL: tl.constexpr, EVEN: tl.constexpr, R: tl.constexpr, BC: tl.constexpr, S: tl.constexpr,
     STAGES: tl.constexpr,
-):
+):  # fmt: skip
     """Mean and 1 / standard deviation of each channel."""
     block, split, channels, inside = place(blocks, C, BC, FULL)
     shift = of_channel(x, channels, inside, FULL)
@@ -217,28 +181,10 @@ def statistics(
 
 @triton.jit(do_not_specialize=["M", "C", "blocks", "splits"])
 def apply(
-    x,
-    y,
-    weight,
-    bias,
-    moments,
-    skip,
-    skip_weight,
-    skip_bias,
-    skip_moments,
-    M,
-    C,
-    blocks,
-    splits,
-    ALIGN: tl.constexpr,
-    FULL: tl.constexpr,
-    EVEN: tl.constexpr,
-    R: tl.constexpr,
-    BC: tl.constexpr,
-    STAGES: tl.constexpr,
-    RELU: tl.constexpr,
-    SKIP: tl.constexpr,
-):
+    x, y, weight, bias, moments, skip, skip_weight, skip_bias, skip_moments, M, C, blocks, splits,
+    ALIGN: tl.constexpr, FULL: tl.constexpr, EVEN: tl.constexpr, R: tl.constexpr, BC: tl.constexpr,
+    STAGES: tl.constexpr, RELU: tl.constexpr, SKIP: tl.constexpr,
+):  # fmt: skip
     """y from x, what is added to it, and the statistics of both.
 
     The last tiles go first: `statistics` read them last, so they may still be in the L2 cache.
@@ -292,34 +238,10 @@ def _behind_relu(g, more, out, moved, moved2, scale, scale2, bias, MASK: tl.cons
 
 @triton.jit
 def _sum_tiles(
-    grad,
-    grad2,
-    y,
-    x,
-    x2,
-    g_out,
-    mean,
-    mean2,
-    scale,
-    scale2,
-    bias,
-    channels,
-    inside,
-    first,
-    step,
-    M,
-    C,
-    ALIGN: tl.constexpr,
-    FULL: tl.constexpr,
-    EVEN: tl.constexpr,
-    R: tl.constexpr,
-    BC: tl.constexpr,
-    STAGES: tl.constexpr,
-    MASK: tl.constexpr,
-    GRADS: tl.constexpr,
-    WRITE: tl.constexpr,
-    SECOND: tl.constexpr,
-):
+    grad, grad2, y, x, x2, g_out, mean, mean2, scale, scale2, bias, channels, inside, first, step, M, C,
+    ALIGN: tl.constexpr, FULL: tl.constexpr, EVEN: tl.constexpr, R: tl.constexpr, BC: tl.constexpr,
+    STAGES: tl.constexpr, MASK: tl.constexpr, GRADS: tl.constexpr, WRITE: tl.constexpr, SECOND: tl.constexpr,
+):  # fmt: skip
     """Sums of g, of g d, and of g d of a second normalised input, over every ``step``-th tile."""
     of_g = tl.zeros((R, BC), tl.float32)
     of_product = tl.zeros((R, BC), tl.float32)
@@ -367,40 +289,11 @@ def _coefficients(weight, moments, of_weight, of_bias, channels, inside, M, C, A
 
 @triton.jit(do_not_specialize=["M", "C", "blocks", "splits"])
 def gradient_sums(
-    grad,
-    grad2,
-    y,
-    x,
-    x2,
-    g_out,
-    weight,
-    bias,
-    moments,
-    weight2,
-    bias2,
-    moments2,
-    partials,
-    tickets,
-    dweight,
-    dbias,
-    dweight2,
-    dbias2,
-    M,
-    C,
-    blocks,
-    splits,
-    ALIGN: tl.constexpr,
-    FULL: tl.constexpr,
-    EVEN: tl.constexpr,
-    R: tl.constexpr,
-    BC: tl.constexpr,
-    S: tl.constexpr,
-    STAGES: tl.constexpr,
-    MASK: tl.constexpr,
-    GRADS: tl.constexpr,
-    WRITE: tl.constexpr,
-    SECOND: tl.constexpr,
-):
+    grad, grad2, y, x, x2, g_out, weight, bias, moments, weight2, bias2, moments2, partials, tickets, dweight, dbias,
+    dweight2, dbias2, M, C, blocks, splits, ALIGN: tl.constexpr, FULL: tl.constexpr, EVEN: tl.constexpr,
+    R: tl.constexpr, BC: tl.constexpr, S: tl.constexpr, STAGES: tl.constexpr, MASK: tl.constexpr,
+    GRADS: tl.constexpr, WRITE: tl.constexpr, SECOND: tl.constexpr,
+):  # fmt: skip
     """Gradients of weights and biases; ``WRITE`` keeps g."""
     block, split, channels, inside = place(blocks, C, BC, FULL)
     mean = of_channel(moments, channels, inside, FULL)
@@ -443,32 +336,10 @@ def _input_gradient(g, moved, scale, level, slope):
 
 @triton.jit(do_not_specialize=["M", "C", "blocks", "splits"])
 def gradient_apply(
-    grad,
-    x,
-    x2,
-    dx,
-    dx2,
-    weight,
-    bias,
-    moments,
-    dweight,
-    dbias,
-    weight2,
-    moments2,
-    dweight2,
-    M,
-    C,
-    blocks,
-    splits,
-    ALIGN: tl.constexpr,
-    FULL: tl.constexpr,
-    EVEN: tl.constexpr,
-    R: tl.constexpr,
-    BC: tl.constexpr,
-    STAGES: tl.constexpr,
-    MASK: tl.constexpr,
-    SECOND: tl.constexpr,
-):
+    grad, x, x2, dx, dx2, weight, bias, moments, dweight, dbias, weight2, moments2, dweight2, M, C, blocks, splits,
+    ALIGN: tl.constexpr, FULL: tl.constexpr, EVEN: tl.constexpr, R: tl.constexpr, BC: tl.constexpr,
+    STAGES: tl.constexpr, MASK: tl.constexpr, SECOND: tl.constexpr,
+):  # fmt: skip
     """Gradients of the one or two normalised inputs; the last tiles first, as in the forward pass."""
     _, split, channels, inside = place(blocks, C, BC, FULL)
     mean = of_channel(moments, channels, inside, FULL)

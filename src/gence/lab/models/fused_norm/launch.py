@@ -220,15 +220,9 @@ class Gradients:
 
 
 def backward(
-    grad: Tensor,
-    grad2: Tensor | None,
-    main: Input,
-    second: Input | None,
-    y: Tensor | None,
-    *,
-    relu: bool,
+    grad: Tensor, grad2: Tensor | None, main: Input, second: Input | None, y: Tensor | None, *, relu: bool,
     added: bool,
-) -> Gradients:
+) -> Gradients:  # fmt: skip
     """The gradients from one or two gradients of the output.
 
     Args:

@@ -167,18 +167,9 @@ class _FusedNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        skip: Tensor | None,
-        skip_weight: Tensor | None,
-        skip_bias: Tensor | None,
-        norm: Any,
-        skip_norm: Any,
-        relu: bool,
-        pair: bool,
-    ) -> Paired:
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, skip: Tensor | None, skip_weight: Tensor | None,
+        skip_bias: Tensor | None, norm: Any, skip_norm: Any, relu: bool, pair: bool,
+    ) -> Paired:  # fmt: skip
         from gence.lab.models.fused_norm import launch
 
         main = launch.Input(x, weight, bias, weight.new_empty((2, x.shape[1])), norm)

@@ -64,15 +64,9 @@ def gradient(
 
 
 def _by_groups(
-    problem: Problem | None,
-    values: Tensor,
-    classes: Tensor,
-    stats: Tensor,
-    upstream: Tensor,
-    grad: Tensor,
-    layout: dict[str, int],
-    per_row: bool,
-) -> None:
+    problem: Problem | None, values: Tensor, classes: Tensor, stats: Tensor, upstream: Tensor, grad: Tensor,
+    layout: dict[str, int], per_row: bool,
+) -> None:  # fmt: skip
     n, K = values.shape
     padded, tune = padded_classes(K), tuning.current()
     targets, (mode, weighted, _) = target_arguments(problem, values)

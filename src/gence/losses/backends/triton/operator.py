@@ -39,22 +39,10 @@ def compiled_loss(rows: Rows, problem: Problem, context: Tensor | None) -> Tenso
 
 @torch.library.custom_op("gence::gen_cross_entropy", mutates_args=())
 def _forward(
-    logits: Tensor,
-    context: Tensor | None,
-    first: Tensor,
-    second: Tensor | None,
-    share: Tensor | None,
-    weight: Tensor | None,
-    prior: Tensor | None,
-    tensor_anchor: Tensor | None,
-    anchor: float,
-    mode: int,
-    ignore_index: int,
-    reduction: int,
-    smoothing: float,
-    dtype: torch.dtype,
-    made_for: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    logits: Tensor, context: Tensor | None, first: Tensor, second: Tensor | None, share: Tensor | None,
+    weight: Tensor | None, prior: Tensor | None, tensor_anchor: Tensor | None, anchor: float, mode: int,
+    ignore_index: int, reduction: int, smoothing: float, dtype: torch.dtype, made_for: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The loss, and three buffers for the backward pass.
 
     ``made_for`` says which version and tunables decide on the buffers' sizes, and is not used: compilers keep graphs on
@@ -73,22 +61,10 @@ def _forward(
 
 @_forward.register_fake
 def _forward_fake(
-    logits: Tensor,
-    context: Tensor | None,
-    first: Tensor,
-    second: Tensor | None,
-    share: Tensor | None,
-    weight: Tensor | None,
-    prior: Tensor | None,
-    tensor_anchor: Tensor | None,
-    anchor: float,
-    mode: int,
-    ignore_index: int,
-    reduction: int,
-    smoothing: float,
-    dtype: torch.dtype,
-    made_for: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    logits: Tensor, context: Tensor | None, first: Tensor, second: Tensor | None, share: Tensor | None,
+    weight: Tensor | None, prior: Tensor | None, tensor_anchor: Tensor | None, anchor: float, mode: int,
+    ignore_index: int, reduction: int, smoothing: float, dtype: torch.dtype, made_for: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     del first, second, share, weight, prior, tensor_anchor, anchor, mode, ignore_index, smoothing, made_for
     n, K = logits.shape
     value = logits.new_empty((n,) if reduction == NONE else (), dtype=dtype)
@@ -103,25 +79,11 @@ def _forward_fake(
 
 @torch.library.custom_op("gence::gen_cross_entropy_backward", mutates_args=())
 def _backward(
-    upstream: Tensor,
-    logits: Tensor,
-    context: Tensor | None,
-    classes: Tensor,
-    stats: Tensor,
-    context_stats: Tensor,
-    first: Tensor,
-    second: Tensor | None,
-    share: Tensor | None,
-    weight: Tensor | None,
-    prior: Tensor | None,
-    tensor_anchor: Tensor | None,
-    anchor: float,
-    mode: int,
-    ignore_index: int,
-    reduction: int,
-    smoothing: float,
+    upstream: Tensor, logits: Tensor, context: Tensor | None, classes: Tensor, stats: Tensor, context_stats: Tensor,
+    first: Tensor, second: Tensor | None, share: Tensor | None, weight: Tensor | None, prior: Tensor | None,
+    tensor_anchor: Tensor | None, anchor: float, mode: int, ignore_index: int, reduction: int, smoothing: float,
     need_context: bool,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Gradients of logits and context (empty where not needed)."""
     strength = anchor if tensor_anchor is None else tensor_anchor
     problem = Problem(
@@ -135,25 +97,11 @@ def _backward(
 
 @_backward.register_fake
 def _backward_fake(
-    upstream: Tensor,
-    logits: Tensor,
-    context: Tensor | None,
-    classes: Tensor,
-    stats: Tensor,
-    context_stats: Tensor,
-    first: Tensor,
-    second: Tensor | None,
-    share: Tensor | None,
-    weight: Tensor | None,
-    prior: Tensor | None,
-    tensor_anchor: Tensor | None,
-    anchor: float,
-    mode: int,
-    ignore_index: int,
-    reduction: int,
-    smoothing: float,
+    upstream: Tensor, logits: Tensor, context: Tensor | None, classes: Tensor, stats: Tensor, context_stats: Tensor,
+    first: Tensor, second: Tensor | None, share: Tensor | None, weight: Tensor | None, prior: Tensor | None,
+    tensor_anchor: Tensor | None, anchor: float, mode: int, ignore_index: int, reduction: int, smoothing: float,
     need_context: bool,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     del upstream, classes, stats, context_stats, first, second, share, weight, prior, tensor_anchor, anchor
     del mode, ignore_index, reduction, smoothing
     grad = logits.new_empty(logits.shape)

@@ -43,38 +43,12 @@ def _merge_columns(z, stats, n, stride, cols, col_ok, top, total, R: tl.constexp
 
 @triton.jit
 def class_shares(
-    z,
-    context,
-    sums,
-    stats,
-    context_stats,
-    classes,
-    weight,
-    prior,
-    costs_at,
-    cost_count,
-    pid,
-    n,
-    m,
-    stride,
-    context_stride,
-    partials,
-    eps,
-    strength,
-    K: tl.constexpr,
-    KP: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    R: tl.constexpr,
-    PROGRAMS: tl.constexpr,
-    HAS_CONTEXT: tl.constexpr,
-    HAS_WEIGHT: tl.constexpr,
-    SMOOTH: tl.constexpr,
-    ANCHOR: tl.constexpr,
-    HAS_PRIOR: tl.constexpr,
-    INDEX: tl.constexpr,
-    PARTIAL: tl.constexpr,
-):
+    z, context, sums, stats, context_stats, classes, weight, prior, costs_at, cost_count, pid, n, m, stride,
+    context_stride, partials, eps, strength, K: tl.constexpr, KP: tl.constexpr, BLOCK_K: tl.constexpr,
+    BLOCK_N: tl.constexpr, R: tl.constexpr, PROGRAMS: tl.constexpr, HAS_CONTEXT: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr, SMOOTH: tl.constexpr, ANCHOR: tl.constexpr, HAS_PRIOR: tl.constexpr,
+    INDEX: tl.constexpr, PARTIAL: tl.constexpr,
+):  # fmt: skip
     """Writes the coefficients c with their reference (see ``class_pull``) and log S of program ``pid``'s classes.
 
     Returns its shares of: the rows' costs; cross term; negative entropy of the targets or prior; the prior's cross term
@@ -209,26 +183,10 @@ def class_shares(
 
 @triton.jit
 def write_loss(
-    classes,
-    loss,
-    cost,
-    cross,
-    negative_entropy,
-    of_prior,
-    whole_prior,
-    label_mass,
-    weighted_labels,
-    label_count,
-    extreme,
-    n,
-    m,
-    strength,
-    KP: tl.constexpr,
-    ANCHOR: tl.constexpr,
-    HAS_PRIOR: tl.constexpr,
-    INDEX: tl.constexpr,
+    classes, loss, cost, cross, negative_entropy, of_prior, whole_prior, label_mass, weighted_labels, label_count,
+    extreme, n, m, strength, KP: tl.constexpr, ANCHOR: tl.constexpr, HAS_PRIOR: tl.constexpr, INDEX: tl.constexpr,
     REDUCTION: tl.constexpr,
-):
+):  # fmt: skip
     """Writes the loss and two scalars from the sums of the shares."""
     cost += cross
     denominator = n * 1.0
@@ -264,39 +222,12 @@ def _sum_of(shares, which: tl.constexpr):
 
 @triton.jit(do_not_specialize=["n", "m", "stride", "context_stride", "partials", "counter_at"])
 def finalise(
-    z,
-    context,
-    sums,
-    stats,
-    context_stats,
-    classes,
-    loss,
-    weight,
-    prior,
-    anchor_at,
-    n,
-    m,
-    stride,
-    context_stride,
-    partials,
-    counter_at,
-    eps,
-    anchor,
-    K: tl.constexpr,
-    KP: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    R: tl.constexpr,
-    PROGRAMS: tl.constexpr,
-    HAS_CONTEXT: tl.constexpr,
-    HAS_WEIGHT: tl.constexpr,
-    SMOOTH: tl.constexpr,
-    ANCHOR: tl.constexpr,
-    HAS_PRIOR: tl.constexpr,
-    INDEX: tl.constexpr,
-    REDUCTION: tl.constexpr,
-    PARTIAL: tl.constexpr,
-):
+    z, context, sums, stats, context_stats, classes, loss, weight, prior, anchor_at, n, m, stride, context_stride,
+    partials, counter_at, eps, anchor, K: tl.constexpr, KP: tl.constexpr, BLOCK_K: tl.constexpr,
+    BLOCK_N: tl.constexpr, R: tl.constexpr, PROGRAMS: tl.constexpr, HAS_CONTEXT: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr, SMOOTH: tl.constexpr, ANCHOR: tl.constexpr, HAS_PRIOR: tl.constexpr,
+    INDEX: tl.constexpr, REDUCTION: tl.constexpr, PARTIAL: tl.constexpr,
+):  # fmt: skip
     """Writes the loss, and the class vectors and scalars of the backward pass."""
     pid = tl.program_id(0)
     strength = 0.0

@@ -132,25 +132,10 @@ def _statistics_of(stats, row, n, taken):
 
 @triton.jit(do_not_specialize=["n", "stride"])
 def group_backward(
-    z,
-    classes,
-    stats,
-    upstream,
-    words,
-    pulls,
-    grad,
-    n,
-    stride,
-    K: tl.constexpr,
-    KP: tl.constexpr,
-    U: tl.constexpr,
-    W: tl.constexpr,
-    SLABS: tl.constexpr,
-    PADDED: tl.constexpr,
-    MODE: tl.constexpr,
-    PER_ROW: tl.constexpr,
+    z, classes, stats, upstream, words, pulls, grad, n, stride, K: tl.constexpr, KP: tl.constexpr, U: tl.constexpr,
+    W: tl.constexpr, SLABS: tl.constexpr, PADDED: tl.constexpr, MODE: tl.constexpr, PER_ROW: tl.constexpr,
     LOG_SPACE: tl.constexpr,
-):
+):  # fmt: skip
     """The gradient, but for the labels' shares; and each row's tau_j - r_j, scaled. ``stride`` counts 32-bit words.
 
     Launched without and with ``LOG_SPACE``; which one works and which returns at once is known on the device.
@@ -232,25 +217,9 @@ def group_backward(
 
 @triton.jit(do_not_specialize=["n", "stride"])
 def group_labels(
-    z,
-    first,
-    second,
-    share,
-    weight,
-    classes,
-    stats,
-    upstream,
-    pulls,
-    grad,
-    n,
-    stride,
-    K: tl.constexpr,
-    KP: tl.constexpr,
-    R: tl.constexpr,
-    MODE: tl.constexpr,
-    HAS_WEIGHT: tl.constexpr,
-    PER_ROW: tl.constexpr,
-):
+    z, first, second, share, weight, classes, stats, upstream, pulls, grad, n, stride, K: tl.constexpr,
+    KP: tl.constexpr, R: tl.constexpr, MODE: tl.constexpr, HAS_WEIGHT: tl.constexpr, PER_ROW: tl.constexpr,
+):  # fmt: skip
     """Write the gradients of R rows' labels anew. ``stride`` counts logits."""
     rows = tl.program_id(0) * R + tl.arange(0, R)
     row_ok = rows < n

@@ -36,29 +36,10 @@ def _pull_of(at, mask, row_at, z, classes, peak, log_sum, KP: tl.constexpr, LOG_
 
 @triton.jit
 def _write_part(
-    at,
-    mask,
-    row_at,
-    out_at,
-    t_at,
-    z,
-    first,
-    weight,
-    classes,
-    grad,
-    peak,
-    log_sum,
-    pull,
-    of_row,
-    scale,
-    eps,
-    K: tl.constexpr,
-    KP: tl.constexpr,
-    MODE: tl.constexpr,
-    HAS_WEIGHT: tl.constexpr,
-    SMOOTH: tl.constexpr,
+    at, mask, row_at, out_at, t_at, z, first, weight, classes, grad, peak, log_sum, pull, of_row, scale, eps,
+    K: tl.constexpr, KP: tl.constexpr, MODE: tl.constexpr, HAS_WEIGHT: tl.constexpr, SMOOTH: tl.constexpr,
     LOG_SPACE: tl.constexpr,
-):
+):  # fmt: skip
     """The gradient of a part of the row, but for the label's share."""
     x = tl.load(z + row_at + at, mask=mask, other=float("-inf"), eviction_policy="evict_first").to(tl.float32)
     c = tl.load(classes + at, mask=mask, other=0.0)
@@ -85,31 +66,10 @@ def _write_part(
 
 @triton.jit
 def _two_looks(
-    row,
-    z,
-    first,
-    second,
-    share,
-    weight,
-    classes,
-    stats,
-    upstream,
-    grad,
-    scale,
-    n,
-    stride,
-    t_stride,
-    eps,
-    K: tl.constexpr,
-    KP: tl.constexpr,
-    ALIGN: tl.constexpr,
-    C: tl.constexpr,
-    MODE: tl.constexpr,
-    HAS_WEIGHT: tl.constexpr,
-    SMOOTH: tl.constexpr,
-    PER_ROW: tl.constexpr,
-    LOG_SPACE: tl.constexpr,
-):
+    row, z, first, second, share, weight, classes, stats, upstream, grad, scale, n, stride, t_stride, eps,
+    K: tl.constexpr, KP: tl.constexpr, ALIGN: tl.constexpr, C: tl.constexpr, MODE: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr, SMOOTH: tl.constexpr, PER_ROW: tl.constexpr, LOG_SPACE: tl.constexpr,
+):  # fmt: skip
     WHOLE: tl.constexpr = (K // C) * C  # only what is behind needs a mask
     part = tl.arange(0, C)
     everywhere = tl.full((C,), True, tl.int1)
@@ -157,28 +117,10 @@ def _two_looks(
 
 @triton.jit(do_not_specialize=["n", "stride", "t_stride"])
 def long_rows_backward(
-    z,
-    first,
-    second,
-    share,
-    weight,
-    classes,
-    stats,
-    upstream,
-    grad,
-    n,
-    stride,
-    t_stride,
-    eps,
-    K: tl.constexpr,
-    KP: tl.constexpr,
-    ALIGN: tl.constexpr,
-    C: tl.constexpr,
-    MODE: tl.constexpr,
-    HAS_WEIGHT: tl.constexpr,
-    SMOOTH: tl.constexpr,
-    PER_ROW: tl.constexpr,
-):
+    z, first, second, share, weight, classes, stats, upstream, grad, n, stride, t_stride, eps, K: tl.constexpr,
+    KP: tl.constexpr, ALIGN: tl.constexpr, C: tl.constexpr, MODE: tl.constexpr, HAS_WEIGHT: tl.constexpr,
+    SMOOTH: tl.constexpr, PER_ROW: tl.constexpr,
+):  # fmt: skip
     """Gradient of the rows from their statistics and the class coefficients; one program a row."""
     row = tl.program_id(0)
     scalars = classes + VECTORS * KP

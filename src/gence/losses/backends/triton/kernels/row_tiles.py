@@ -31,34 +31,11 @@ def finish_columns(K: int) -> int:
 
 @triton.jit(do_not_specialize=["n", "stride", "t_stride", "counter_at"])
 def rows_forward(
-    z,
-    first,
-    second,
-    share,
-    weight,
-    sums,
-    stats,
-    classes,
-    loss,
-    n,
-    stride,
-    t_stride,
-    eps,
-    counter_at,
-    K: tl.constexpr,
-    KP: tl.constexpr,
-    ALIGN: tl.constexpr,
-    R: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    MODE: tl.constexpr,
-    IGNORE: tl.constexpr,
-    HAS_WEIGHT: tl.constexpr,
-    SMOOTH: tl.constexpr,
-    COUNT: tl.constexpr,
-    PARTIAL: tl.constexpr,
-    FINISH: tl.constexpr,
-    REDUCTION: tl.constexpr,
-):
+    z, first, second, share, weight, sums, stats, classes, loss, n, stride, t_stride, eps, counter_at,
+    K: tl.constexpr, KP: tl.constexpr, ALIGN: tl.constexpr, R: tl.constexpr, BLOCK_K: tl.constexpr,
+    MODE: tl.constexpr, IGNORE: tl.constexpr, HAS_WEIGHT: tl.constexpr, SMOOTH: tl.constexpr, COUNT: tl.constexpr,
+    PARTIAL: tl.constexpr, FINISH: tl.constexpr, REDUCTION: tl.constexpr,
+):  # fmt: skip
     """Row statistics, label counts and column sums; ``PARTIAL`` leaves each program's sums in a slot of its own.
 
     Unless ``FINISH`` is 0, the last program to be done goes on to what ``finalise`` would do (without an anchor),
@@ -147,34 +124,10 @@ def rows_forward(
 
 @triton.jit
 def _write_tile(
-    z,
-    first,
-    second,
-    share,
-    weight,
-    classes,
-    stats,
-    upstream,
-    grad,
-    c,
-    cols,
-    col_ok,
-    tile,
-    scale,
-    n,
-    stride,
-    t_stride,
-    eps,
-    K: tl.constexpr,
-    KP: tl.constexpr,
-    ALIGN: tl.constexpr,
-    R: tl.constexpr,
-    MODE: tl.constexpr,
-    HAS_WEIGHT: tl.constexpr,
-    SMOOTH: tl.constexpr,
-    PER_ROW: tl.constexpr,
-    LOG_SPACE: tl.constexpr,
-):
+    z, first, second, share, weight, classes, stats, upstream, grad, c, cols, col_ok, tile, scale, n, stride,
+    t_stride, eps, K: tl.constexpr, KP: tl.constexpr, ALIGN: tl.constexpr, R: tl.constexpr, MODE: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr, SMOOTH: tl.constexpr, PER_ROW: tl.constexpr, LOG_SPACE: tl.constexpr,
+):  # fmt: skip
     rows = tile * R + tl.arange(0, R)
     row_ok = rows < n
     peak = tl.load(stats + rows, mask=row_ok, other=0.0)
@@ -208,29 +161,10 @@ def _write_tile(
 
 @triton.jit(do_not_specialize=["n", "stride", "t_stride"])
 def rows_backward(
-    z,
-    first,
-    second,
-    share,
-    weight,
-    classes,
-    stats,
-    upstream,
-    grad,
-    n,
-    stride,
-    t_stride,
-    eps,
-    K: tl.constexpr,
-    KP: tl.constexpr,
-    ALIGN: tl.constexpr,
-    R: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    MODE: tl.constexpr,
-    HAS_WEIGHT: tl.constexpr,
-    SMOOTH: tl.constexpr,
-    PER_ROW: tl.constexpr,
-):
+    z, first, second, share, weight, classes, stats, upstream, grad, n, stride, t_stride, eps, K: tl.constexpr,
+    KP: tl.constexpr, ALIGN: tl.constexpr, R: tl.constexpr, BLOCK_K: tl.constexpr, MODE: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr, SMOOTH: tl.constexpr, PER_ROW: tl.constexpr,
+):  # fmt: skip
     """Gradient of the rows from their statistics and the class coefficients."""
     cols = tl.arange(0, BLOCK_K)
     col_ok = cols < K

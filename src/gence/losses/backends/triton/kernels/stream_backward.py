@@ -32,24 +32,9 @@ from gence.losses.backends.triton.kernels.tiles import (
 
 @triton.jit
 def _pull_block(
-    acc,
-    block,
-    z,
-    classes,
-    peak,
-    log_sum,
-    rows,
-    live,
-    base,
-    stride,
-    K: tl.constexpr,
-    KP: tl.constexpr,
-    ALIGN: tl.constexpr,
-    PHASES: tl.constexpr,
-    C: tl.constexpr,
-    LOG_SPACE: tl.constexpr,
-    MASKED: tl.constexpr,
-):
+    acc, block, z, classes, peak, log_sum, rows, live, base, stride, K: tl.constexpr, KP: tl.constexpr,
+    ALIGN: tl.constexpr, PHASES: tl.constexpr, C: tl.constexpr, LOG_SPACE: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
     """The sums of c_k p_jk so far and those of one more block of columns."""
     # Vectors of four logits match those of the coefficients, which then need no way through shared memory. Triton makes
     # them so only if the tile has another shape than the second look's.
@@ -70,32 +55,11 @@ def _pull_block(
 
 @triton.jit
 def _pull_sums(
-    z,
-    classes,
-    stats,
-    upstream,
-    pulls,
-    counters,
-    chunk,
-    group,
-    piece,
-    chunks,
-    n,
-    stride,
-    K: tl.constexpr,
-    KP: tl.constexpr,
-    ALIGN: tl.constexpr,
-    PHASES: tl.constexpr,
-    CHUNK: tl.constexpr,
-    BLOCKS: tl.constexpr,
-    PIECES: tl.constexpr,
-    R: tl.constexpr,
-    C: tl.constexpr,
-    MODE: tl.constexpr,
-    PER_ROW: tl.constexpr,
-    STAGES: tl.constexpr,
-    LOG_SPACE: tl.constexpr,
-):
+    z, classes, stats, upstream, pulls, counters, chunk, group, piece, chunks, n, stride, K: tl.constexpr,
+    KP: tl.constexpr, ALIGN: tl.constexpr, PHASES: tl.constexpr, CHUNK: tl.constexpr, BLOCKS: tl.constexpr,
+    PIECES: tl.constexpr, R: tl.constexpr, C: tl.constexpr, MODE: tl.constexpr, PER_ROW: tl.constexpr,
+    STAGES: tl.constexpr, LOG_SPACE: tl.constexpr,
+):  # fmt: skip
     """A piece of r_j = sum_k c_k p_jk for R rows; whoever does the last piece adds them up, in order."""
     PIECE: tl.constexpr = (BLOCKS + PIECES - 1) // PIECES
     base = chunk * CHUNK + group % PHASES
@@ -155,37 +119,11 @@ def _load_pull(pulls, rows, row_ok, n, PIECES: tl.constexpr, MASKED: tl.constexp
 
 @triton.jit
 def _write_chunk(
-    z,
-    first,
-    weight,
-    classes,
-    stats,
-    upstream,
-    pulls,
-    grad,
-    scale,
-    block,
-    base,
-    n,
-    stride,
-    t_stride,
-    eps,
-    K: tl.constexpr,
-    KP: tl.constexpr,
-    ALIGN: tl.constexpr,
-    PHASES: tl.constexpr,
-    CHUNK: tl.constexpr,
-    PIECES: tl.constexpr,
-    R: tl.constexpr,
-    C: tl.constexpr,
-    MODE: tl.constexpr,
-    HAS_WEIGHT: tl.constexpr,
-    SMOOTH: tl.constexpr,
-    PER_ROW: tl.constexpr,
-    STAGES: tl.constexpr,
-    LOG_SPACE: tl.constexpr,
-    MASKED: tl.constexpr,
-):
+    z, first, weight, classes, stats, upstream, pulls, grad, scale, block, base, n, stride, t_stride, eps,
+    K: tl.constexpr, KP: tl.constexpr, ALIGN: tl.constexpr, PHASES: tl.constexpr, CHUNK: tl.constexpr,
+    PIECES: tl.constexpr, R: tl.constexpr, C: tl.constexpr, MODE: tl.constexpr, HAS_WEIGHT: tl.constexpr,
+    SMOOTH: tl.constexpr, PER_ROW: tl.constexpr, STAGES: tl.constexpr, LOG_SPACE: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
     """The gradient of a chunk's rows of one phase for one block of columns, but for the labels' shares."""
     at, shift, cols, inside, wide = columns(block, base, stride, K, PHASES, C)
     c = load_classes(classes, cols, inside, MASKED)
@@ -241,40 +179,12 @@ def _write_chunk(
 
 @triton.jit
 def _write_gradient(
-    z,
-    first,
-    second,
-    share,
-    weight,
-    classes,
-    stats,
-    upstream,
-    pulls,
-    grad,
-    scale,
-    chunk,
-    phase,
-    block,
-    with_ignored,
-    n,
-    stride,
-    t_stride,
-    eps,
-    K: tl.constexpr,
-    KP: tl.constexpr,
-    ALIGN: tl.constexpr,
-    PHASES: tl.constexpr,
-    CHUNK: tl.constexpr,
-    PIECES: tl.constexpr,
-    R: tl.constexpr,
-    C: tl.constexpr,
-    MODE: tl.constexpr,
-    HAS_WEIGHT: tl.constexpr,
-    SMOOTH: tl.constexpr,
-    PER_ROW: tl.constexpr,
-    STAGES: tl.constexpr,
+    z, first, second, share, weight, classes, stats, upstream, pulls, grad, scale, chunk, phase, block, with_ignored,
+    n, stride, t_stride, eps, K: tl.constexpr, KP: tl.constexpr, ALIGN: tl.constexpr, PHASES: tl.constexpr,
+    CHUNK: tl.constexpr, PIECES: tl.constexpr, R: tl.constexpr, C: tl.constexpr, MODE: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr, SMOOTH: tl.constexpr, PER_ROW: tl.constexpr, STAGES: tl.constexpr,
     LOG_SPACE: tl.constexpr,
-):
+):  # fmt: skip
     """The gradient of a chunk's rows of one phase, for one block of columns."""
     base = chunk * CHUNK + phase
     if with_ignored | (chunk * CHUNK + CHUNK > n) | is_edge(block, K, C, PHASES):
@@ -316,27 +226,10 @@ def _rows_to_do(classes, n, KP: tl.constexpr, LOG_SPACE: tl.constexpr):
 
 @triton.jit(do_not_specialize=["n", "stride"])
 def stream_pulls(
-    z,
-    classes,
-    stats,
-    upstream,
-    pulls,
-    counters,
-    n,
-    stride,
-    K: tl.constexpr,
-    KP: tl.constexpr,
-    ALIGN: tl.constexpr,
-    PHASES: tl.constexpr,
-    CHUNK: tl.constexpr,
-    PIECES: tl.constexpr,
-    R: tl.constexpr,
-    C: tl.constexpr,
-    MODE: tl.constexpr,
-    PER_ROW: tl.constexpr,
-    STAGES: tl.constexpr,
-    LOG_SPACE: tl.constexpr,
-):
+    z, classes, stats, upstream, pulls, counters, n, stride, K: tl.constexpr, KP: tl.constexpr, ALIGN: tl.constexpr,
+    PHASES: tl.constexpr, CHUNK: tl.constexpr, PIECES: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+    MODE: tl.constexpr, PER_ROW: tl.constexpr, STAGES: tl.constexpr, LOG_SPACE: tl.constexpr,
+):  # fmt: skip
     """First look: tau_j - r_j of each row, r_j in ``PIECES`` parts."""
     BLOCKS: tl.constexpr = (K + PHASES - 1 + C - 1) // C
     SUMS: tl.constexpr = (CHUNK // R) * PIECES
@@ -351,36 +244,11 @@ def stream_pulls(
 
 @triton.jit(do_not_specialize=["n", "stride", "t_stride"])
 def stream_gradient(
-    z,
-    first,
-    second,
-    share,
-    weight,
-    classes,
-    stats,
-    upstream,
-    pulls,
-    counters,
-    grad,
-    n,
-    stride,
-    t_stride,
-    eps,
-    K: tl.constexpr,
-    KP: tl.constexpr,
-    ALIGN: tl.constexpr,
-    PHASES: tl.constexpr,
-    CHUNK: tl.constexpr,
-    PIECES: tl.constexpr,
-    R: tl.constexpr,
-    C: tl.constexpr,
-    MODE: tl.constexpr,
-    HAS_WEIGHT: tl.constexpr,
-    SMOOTH: tl.constexpr,
-    PER_ROW: tl.constexpr,
-    STAGES: tl.constexpr,
-    LOG_SPACE: tl.constexpr,
-):
+    z, first, second, share, weight, classes, stats, upstream, pulls, counters, grad, n, stride, t_stride, eps,
+    K: tl.constexpr, KP: tl.constexpr, ALIGN: tl.constexpr, PHASES: tl.constexpr, CHUNK: tl.constexpr,
+    PIECES: tl.constexpr, R: tl.constexpr, C: tl.constexpr, MODE: tl.constexpr, HAS_WEIGHT: tl.constexpr,
+    SMOOTH: tl.constexpr, PER_ROW: tl.constexpr, STAGES: tl.constexpr, LOG_SPACE: tl.constexpr,
+):  # fmt: skip
     """Second look: the gradient, from the last chunk to the first."""
     BLOCKS: tl.constexpr = (K + PHASES - 1 + C - 1) // C
     scale = 1.0

@@ -85,26 +85,10 @@ def is_edge(block, K: tl.constexpr, C: tl.constexpr, PHASES: tl.constexpr):
 
 @triton.jit
 def _row_piece(
-    z,
-    row,
-    piece,
-    first,
-    weight,
-    stride,
-    t_stride,
-    eps,
-    K: tl.constexpr,
-    ALIGN: tl.constexpr,
-    PHASES: tl.constexpr,
-    PIECES: tl.constexpr,
-    U: tl.constexpr,
-    W: tl.constexpr,
-    MODE: tl.constexpr,
-    IGNORE: tl.constexpr,
-    HAS_WEIGHT: tl.constexpr,
-    SMOOTH: tl.constexpr,
-    STAGES: tl.constexpr,
-):
+    z, row, piece, first, weight, stride, t_stride, eps, K: tl.constexpr, ALIGN: tl.constexpr, PHASES: tl.constexpr,
+    PIECES: tl.constexpr, U: tl.constexpr, W: tl.constexpr, MODE: tl.constexpr, IGNORE: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr, SMOOTH: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     """(maximum, sum of exponentials beyond it, weighted target sums) of a piece of a row.
 
     Maxima are kept per vector, so no step waits for another thread. The target sums are those of dense targets:
@@ -163,15 +147,9 @@ def _row_piece(
 
 @triton.jit
 def _load_step(
-    aligned,
-    start,
-    shift,
-    K: tl.constexpr,
-    PHASES: tl.constexpr,
-    U: tl.constexpr,
-    W: tl.constexpr,
+    aligned, start, shift, K: tl.constexpr, PHASES: tl.constexpr, U: tl.constexpr, W: tl.constexpr,
     EDGE: tl.constexpr,
-):
+):  # fmt: skip
     """Logits (U, W) of a step along a row as float32, -inf outside of it."""
     at = start + tl.arange(0, U)[:, None] * W + tl.arange(0, W)[None, :]
     if EDGE:
@@ -201,29 +179,10 @@ def _moved(dot, mass, before, after):
 
 @triton.jit
 def _row_statistics(
-    z,
-    row,
-    first,
-    second,
-    share,
-    weight,
-    sums,
-    stats,
-    peak,
-    total,
-    dot,
-    mass,
-    n,
-    stride,
-    eps,
-    K: tl.constexpr,
-    KP: tl.constexpr,
-    MODE: tl.constexpr,
-    IGNORE: tl.constexpr,
-    HAS_WEIGHT: tl.constexpr,
-    SMOOTH: tl.constexpr,
+    z, row, first, second, share, weight, sums, stats, peak, total, dot, mass, n, stride, eps, K: tl.constexpr,
+    KP: tl.constexpr, MODE: tl.constexpr, IGNORE: tl.constexpr, HAS_WEIGHT: tl.constexpr, SMOOTH: tl.constexpr,
     COUNT: tl.constexpr,
-):
+):  # fmt: skip
     """Keep a row's maximum, log-sum-exp, cost and tau, and count its label."""
     taken = n
     if MODE == 1:
@@ -253,36 +212,11 @@ def _row_statistics(
 
 @triton.jit
 def row_pass(
-    z,
-    row,
-    piece,
-    first,
-    second,
-    share,
-    weight,
-    sums,
-    stats,
-    pieces,
-    row_counter,
-    with_ignored,
-    n,
-    stride,
-    t_stride,
-    eps,
-    K: tl.constexpr,
-    KP: tl.constexpr,
-    ALIGN: tl.constexpr,
-    PHASES: tl.constexpr,
-    PIECES: tl.constexpr,
-    U: tl.constexpr,
-    W: tl.constexpr,
-    MODE: tl.constexpr,
-    IGNORE: tl.constexpr,
-    HAS_WEIGHT: tl.constexpr,
-    SMOOTH: tl.constexpr,
-    COUNT: tl.constexpr,
-    STAGES: tl.constexpr,
-):
+    z, row, piece, first, second, share, weight, sums, stats, pieces, row_counter, with_ignored, n, stride, t_stride,
+    eps, K: tl.constexpr, KP: tl.constexpr, ALIGN: tl.constexpr, PHASES: tl.constexpr, PIECES: tl.constexpr,
+    U: tl.constexpr, W: tl.constexpr, MODE: tl.constexpr, IGNORE: tl.constexpr, HAS_WEIGHT: tl.constexpr,
+    SMOOTH: tl.constexpr, COUNT: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     """A piece of a row; whoever does the last one makes the row's statistics, and marks a chunk with an ignored row."""
     peak, total, dot, mass = _row_piece(
         z, row, piece, first, weight, stride, t_stride, eps, K, ALIGN, PHASES, PIECES, U, W, MODE, IGNORE, HAS_WEIGHT,
@@ -320,22 +254,9 @@ def row_pass(
 
 @triton.jit
 def _chunk_sums(
-    z,
-    stats,
-    base,
-    at,
-    shift,
-    wide,
-    n,
-    stride,
-    ALIGN: tl.constexpr,
-    PHASES: tl.constexpr,
-    CHUNK: tl.constexpr,
-    R: tl.constexpr,
-    C: tl.constexpr,
-    STAGES: tl.constexpr,
-    MASKED: tl.constexpr,
-):
+    z, stats, base, at, shift, wide, n, stride, ALIGN: tl.constexpr, PHASES: tl.constexpr, CHUNK: tl.constexpr,
+    R: tl.constexpr, C: tl.constexpr, STAGES: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
     acc = tl.zeros((C,), tl.float32)
     offsets = row_start(base + PHASES * tl.arange(0, R), stride, shift, ALIGN, PHASES)
     for i in tl.range(0, CHUNK // PHASES, R, num_stages=1 if MASKED else STAGES):
@@ -354,25 +275,10 @@ def _chunk_sums(
 
 @triton.jit
 def _column_sums(
-    z,
-    sums,
-    stats,
-    chunk,
-    phase,
-    block,
-    with_ignored,
-    n,
-    stride,
-    K: tl.constexpr,
-    KP: tl.constexpr,
-    ALIGN: tl.constexpr,
-    PHASES: tl.constexpr,
-    CHUNK: tl.constexpr,
-    R: tl.constexpr,
-    C: tl.constexpr,
-    PARTIAL: tl.constexpr,
-    STAGES: tl.constexpr,
-):
+    z, sums, stats, chunk, phase, block, with_ignored, n, stride, K: tl.constexpr, KP: tl.constexpr,
+    ALIGN: tl.constexpr, PHASES: tl.constexpr, CHUNK: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+    PARTIAL: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     """sum_j p_jk over a chunk's rows of one phase, for one block of columns."""
     base = chunk * CHUNK + phase
     at, shift, cols, inside, wide = columns(block, base, stride, K, PHASES, C)
@@ -389,34 +295,11 @@ def _column_sums(
 
 @triton.jit(do_not_specialize=["n", "stride", "t_stride", "counters_at"])
 def stream_rows(
-    z,
-    first,
-    second,
-    share,
-    weight,
-    sums,
-    stats,
-    pieces,
-    n,
-    stride,
-    t_stride,
-    counters_at,
-    eps,
-    K: tl.constexpr,
-    KP: tl.constexpr,
-    ALIGN: tl.constexpr,
-    PHASES: tl.constexpr,
-    CHUNK: tl.constexpr,
-    PIECES: tl.constexpr,
-    U: tl.constexpr,
-    W: tl.constexpr,
-    MODE: tl.constexpr,
-    IGNORE: tl.constexpr,
-    HAS_WEIGHT: tl.constexpr,
-    SMOOTH: tl.constexpr,
-    COUNT: tl.constexpr,
-    STAGES: tl.constexpr,
-):
+    z, first, second, share, weight, sums, stats, pieces, n, stride, t_stride, counters_at, eps, K: tl.constexpr,
+    KP: tl.constexpr, ALIGN: tl.constexpr, PHASES: tl.constexpr, CHUNK: tl.constexpr, PIECES: tl.constexpr,
+    U: tl.constexpr, W: tl.constexpr, MODE: tl.constexpr, IGNORE: tl.constexpr, HAS_WEIGHT: tl.constexpr,
+    SMOOTH: tl.constexpr, COUNT: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     """First look: row statistics."""
     counters = (sums + counters_at).to(tl.pointer_type(tl.int32))
     of_rows = counters + tl.cdiv(n, CHUNK)
@@ -431,22 +314,10 @@ def stream_rows(
 
 @triton.jit(do_not_specialize=["n", "stride", "counters_at"])
 def stream_columns(
-    z,
-    sums,
-    stats,
-    n,
-    stride,
-    counters_at,
-    K: tl.constexpr,
-    KP: tl.constexpr,
-    ALIGN: tl.constexpr,
-    PHASES: tl.constexpr,
-    CHUNK: tl.constexpr,
-    R: tl.constexpr,
-    C: tl.constexpr,
-    PARTIAL: tl.constexpr,
+    z, sums, stats, n, stride, counters_at, K: tl.constexpr, KP: tl.constexpr, ALIGN: tl.constexpr,
+    PHASES: tl.constexpr, CHUNK: tl.constexpr, R: tl.constexpr, C: tl.constexpr, PARTIAL: tl.constexpr,
     STAGES: tl.constexpr,
-):
+):  # fmt: skip
     """Second look: column sums, from the last chunk to the first."""
     counters = (sums + counters_at).to(tl.pointer_type(tl.int32))
     BLOCKS: tl.constexpr = (K + PHASES - 1 + C - 1) // C

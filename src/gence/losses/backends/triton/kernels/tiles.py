@@ -97,21 +97,9 @@ def label_of(labels, rows, row_ok, K: tl.constexpr):
 
 @triton.jit
 def weighted_target_tile(
-    rows,
-    cols,
-    row_ok,
-    mask,
-    first,
-    second,
-    share,
-    weight,
-    t_stride,
-    eps,
-    K: tl.constexpr,
-    MODE: tl.constexpr,
-    HAS_WEIGHT: tl.constexpr,
-    SMOOTH: tl.constexpr,
-):
+    rows, cols, row_ok, mask, first, second, share, weight, t_stride, eps, K: tl.constexpr, MODE: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr, SMOOTH: tl.constexpr,
+):  # fmt: skip
     """w_k t_jk of a tile (R, C), smoothing included, 0 outside the mask; without a target, zeros."""
     if MODE == 1 or MODE == 2:
         # The label's weight is looked up once for a row, not once for an element.
@@ -147,17 +135,8 @@ def smoothed_tile(cols, mask, weight, eps, K: tl.constexpr, HAS_WEIGHT: tl.const
 
 @triton.jit
 def dense_target_tile(
-    rows,
-    cols,
-    mask,
-    probs,
-    weight,
-    t_stride,
-    eps,
-    K: tl.constexpr,
-    HAS_WEIGHT: tl.constexpr,
-    SMOOTH: tl.constexpr,
-):
+    rows, cols, mask, probs, weight, t_stride, eps, K: tl.constexpr, HAS_WEIGHT: tl.constexpr, SMOOTH: tl.constexpr,
+):  # fmt: skip
     """w_k t_jk of a tile of class probabilities, smoothing included, 0 outside the mask."""
     t = tl.load(probs + rows.to(tl.int64)[:, None] * t_stride + cols[None, :], mask=mask, other=0.0).to(tl.float32)
     if SMOOTH:
@@ -169,20 +148,9 @@ def dense_target_tile(
 
 @triton.jit
 def label_terms(
-    z,
-    rows,
-    offsets,
-    valid,
-    peak,
-    log_sum,
-    first,
-    second,
-    share,
-    weight,
-    K: tl.constexpr,
-    MODE: tl.constexpr,
+    z, rows, offsets, valid, peak, log_sum, first, second, share, weight, K: tl.constexpr, MODE: tl.constexpr,
     HAS_WEIGHT: tl.constexpr,
-):
+):  # fmt: skip
     """For index and two-hot targets without smoothing: (sum_k w_k t_jk (-log p_jk), tau_j) of the rows.
 
     A label outside of [0, K) makes the loss NaN instead of reading foreign memory.
@@ -234,31 +202,10 @@ def class_pull(log_p, c, low):
 
 @triton.jit
 def write_label_gradients(
-    z,
-    first,
-    second,
-    share,
-    weight,
-    classes,
-    stats,
-    upstream,
-    grad,
-    rows,
-    row_ok,
-    pulls,
-    scale,
-    lo,
-    hi,
-    n,
-    stride,
-    eps,
-    K: tl.constexpr,
-    KP: tl.constexpr,
-    MODE: tl.constexpr,
-    HAS_WEIGHT: tl.constexpr,
-    SMOOTH: tl.constexpr,
+    z, first, second, share, weight, classes, stats, upstream, grad, rows, row_ok, pulls, scale, lo, hi, n, stride,
+    eps, K: tl.constexpr, KP: tl.constexpr, MODE: tl.constexpr, HAS_WEIGHT: tl.constexpr, SMOOTH: tl.constexpr,
     PER_ROW: tl.constexpr,
-):
+):  # fmt: skip
     """Write the gradient anew where a label stands, in columns lo to hi: one logit of a row, or two.
 
     Looking for the label at every logit would cost the kernels of long rows a fifth of their instructions.

@@ -24,33 +24,11 @@ def tiny_warps(elements: int) -> int:
 
 @triton.jit(do_not_specialize=["n", "stride", "t_stride"])
 def tiny_kernel(
-    z,
-    first,
-    second,
-    share,
-    weight,
-    prior,
-    anchor_at,
-    loss,
-    grad,
-    n,
-    stride,
-    t_stride,
-    eps,
-    anchor,
-    K: tl.constexpr,
-    ALIGN: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    MODE: tl.constexpr,
-    IGNORE: tl.constexpr,
-    HAS_WEIGHT: tl.constexpr,
-    SMOOTH: tl.constexpr,
-    ANCHOR: tl.constexpr,
-    HAS_PRIOR: tl.constexpr,
-    REDUCTION: tl.constexpr,
-    WITH_GRAD: tl.constexpr,
-):
+    z, first, second, share, weight, prior, anchor_at, loss, grad, n, stride, t_stride, eps, anchor, K: tl.constexpr,
+    ALIGN: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, MODE: tl.constexpr, IGNORE: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr, SMOOTH: tl.constexpr, ANCHOR: tl.constexpr, HAS_PRIOR: tl.constexpr,
+    REDUCTION: tl.constexpr, WITH_GRAD: tl.constexpr,
+):  # fmt: skip
     """Loss (0-dim) and gradient (n, K) of at most BLOCK_N x BLOCK_K logits."""
     HARD: tl.constexpr = MODE == 1 and not SMOOTH  # a row's target is one class: its tile need not be summed
     rows = tl.arange(0, BLOCK_N)
