@@ -50,6 +50,11 @@ def check_out(option: str, path: Path | None) -> None:
         raise ValueError(f"{option} {path} cannot be written: no permission, or a read-only disk; name another place")
 
 
+def is_interactive() -> bool:
+    """Return whether there is somebody to ask."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
 def exit_if_interrupted(stopped: str | None) -> None:
     """End with the code that a shell expects of a command that a signal stopped."""
     codes = {"interrupted": 130, "SIGTERM": 143}

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gence.cli.errors import check_out, cleared_on_sigterm
+from gence.cli.errors import check_out, cleared_on_sigterm, is_interactive
 from gence.cli.options import print_left_out, read_names, read_settings
 
 if TYPE_CHECKING:
+    from gence.lab.data import ImageSet
     from gence.lab.spec import RunSpec
     from gence.lab.store import RunResult
-    from gence.lab.train import CohortProgress
+    from gence.lab.train import CohortProgress, TrainedModel
 
 _DATA_HELP = "A name (gence data list), a folder or archive with one folder a class, or hf:OWNER/NAME."
 _Ood = Annotated[str, typer.Option(help="Sources of out-of-distribution images, separated by commas.")]
@@ -111,13 +112,13 @@ def register(app: typer.Typer) -> None:
         Example: gence evaluate model.safetensors --data cifar10 --ood svhn
         """
         from gence.lab.spec import check_ood_names
-        from gence.lab.train import evaluate_model, images_to_judge, load_model
+        from gence.lab.train import evaluate_model, load_model
 
         trained = load_model(model, device)
         source = data or trained.spec.data
         outside = read_names(ood)
         check_ood_names(outside)
-        images = images_to_judge(trained, source, progress=True)
+        images = _images_to_judge(trained, data)
         metrics = evaluate_model(trained, images, outside, progress=True)
         _print_metrics(metrics, f"{model.name} on {source}")
         typer.echo(f"{len(images)} images were judged")
@@ -142,6 +143,27 @@ def register(app: typer.Typer) -> None:
             trained.required_offset()
         count = write_predictions(trained, folder, out, offset=offset, progress=True)
         typer.echo(f"{count} images predicted; the probabilities are in {out}")
+
+
+def _images_to_judge(model: TrainedModel, data: str | None) -> ImageSet:
+    """Return the images of a source; of the one that a model file names, with a download only if the user agrees."""
+    from gence.lab.data import NotAtHandError
+    from gence.lab.train import images_to_judge
+
+    if data is not None:
+        return images_to_judge(model, data, progress=True)
+    source = model.spec.data
+    try:
+        return images_to_judge(model, source, progress=True, download=False)
+    except NotAtHandError as error:
+        if not is_interactive():
+            raise ValueError(
+                f"the model was trained on {source}, which is not on this machine; add --data {source} to download "
+                "it, or name another source"
+            ) from error
+    if not typer.confirm(f"The model was trained on {source}, which is not on this machine. Download it?"):
+        raise typer.Exit(1)
+    return images_to_judge(model, source, progress=True)
 
 
 def _settled(spec: RunSpec, device: str) -> RunSpec:
