@@ -69,7 +69,7 @@ class Store:
 
     def ensure_writable(self) -> None:
         """Raise `StoreError` now, rather than after hours of training, if nothing can be written here."""
-        probe = self.root / f"{files.TEMPORARY_PREFIX}probe-{os.getpid()}"
+        probe = files.temporary_path(self.root / "probe")
         files.replace_file(probe, b"x" * 4096)
         probe.unlink(missing_ok=True)
 
