@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from gence.lab.data import DataError, NotAtHandError, load, load_images, names as known
+from gence.lab.data import DataError, NotAtHandError, default_cache_dir, load, load_images, names as known
 from gence.lab.data.download import fetch
 from gence.lab.data.names import KNOWN, RemoteFile
 from tests.file_server import requests, serving
@@ -66,6 +66,9 @@ def test_cifar10(server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> N
     assert splits.train.labels.tolist() == [0, 2, 1, 1]
     assert splits.classes == ("airplane", "automobile", "bird")
     assert splits.test.name == "cifar10/test"
+    (kept,) = (default_cache_dir() / "downloads").iterdir()
+    public = server[1] / "cifar-10-binary.tar.gz"
+    assert kept.stat().st_mode == public.stat().st_mode, "the umask says who may read a shared cache"
     load("cifar10")
     load("cifar10", image_size=16)
     assert len(requests) == 1  # decoded images and the file itself are both kept

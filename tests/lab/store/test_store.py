@@ -342,6 +342,21 @@ def test_leftovers_can_be_removed_beside_a_living_writer(tmp_path):
     assert Store(root).check().sound == 800
 
 
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)])
+def test_the_umask_says_who_may_read_what_libraries_write(tmp_path, umask, mode):
+    store = filled(tmp_path / "store")
+    before = os.umask(umask)
+    try:
+        CohortCheckpoint(tmp_path, SPECS[:1]).save(1, 2.0, [{"w": torch.zeros(3)}], [[torch.zeros(1)]])
+        store.export_parquet(tmp_path / "all.parquet")
+        store.export_csv(tmp_path / "all.csv")
+    finally:
+        os.umask(before)
+    found = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir() if path.is_file()}
+    assert found == dict.fromkeys(found, mode)
+    assert len(found) == 3
+
+
 def test_export(tmp_path):
     store = filled(tmp_path / "store")
     assert store.export_parquet(tmp_path / "all.parquet") == len(SPECS)

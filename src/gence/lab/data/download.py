@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 import http.client
 import os
-import tempfile
 import urllib.error
 import urllib.request
+import uuid
 from functools import partial
 from pathlib import Path
 
@@ -130,14 +130,15 @@ def _build(info: SourceInfo, remote: RemoteFile, options: ReadOptions) -> dict[s
 
 def _download(url: str, remote: RemoteFile, path: Path, progress: bool) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    digest, temporary = hashlib.sha256(), None
+    digest = hashlib.sha256()
+    # As the umask has it, which temporary files of the library do not: others may read a shared cache.
+    temporary = path.parent / f".{uuid.uuid4().hex}.part"
     try:
         with (
             urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response,
-            tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".part", delete=False) as file,
+            temporary.open("xb") as file,
             _Bar(remote.name, response.headers.get("Content-Length"), progress) as bar,
         ):
-            temporary = Path(file.name)
             while piece := response.read(2**20):
                 file.write(piece)
                 digest.update(piece)
@@ -150,8 +151,7 @@ def _download(url: str, remote: RemoteFile, path: Path, progress: bool) -> Path:
         temporary.replace(path)
         return path
     finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 class _Bar:

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import stat
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -89,15 +90,20 @@ def replace_file(path: Path, data: bytes) -> None:
 def writing_file(path: Path) -> Iterator[Path]:
     """Yield a temporary file's path, for libraries that write files themselves; `path` is its name in the end.
 
-    After an error, `path` is as it was before.
+    After an error, `path` is as it was before. Who may read the file is for the umask to say, not for the library,
+    some of which keep their files to the user.
     """
     temporary = temporary_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("xb") as empty:
+            mode = stat.S_IMODE(os.fstat(empty.fileno()).st_mode)
     except OSError as error:
         raise explain(error, path) from error
     try:
         yield temporary
+        if stat.S_IMODE(temporary.stat().st_mode) != mode:
+            temporary.chmod(mode)
         temporary.replace(path)
     except OSError as error:
         if error.filename in (None, str(temporary), temporary):
