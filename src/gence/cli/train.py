@@ -294,15 +294,16 @@ def _print_result(spec: RunSpec, result: RunResult) -> None:
 def _print_metrics(metrics: dict[str, float], title: str) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title, title_justify="left")
+    table = Table(title=Text(title), title_justify="left")
     table.add_column("metric")
     table.add_column("raw", justify="right")
     table.add_column("after offset", justify="right")
     raw = sorted(name for name in metrics if not name.startswith("offset/"))
     for name in [*(name for name in _FIRST if name in raw), *(name for name in raw if name not in _FIRST)]:
         shifted = metrics.get(f"offset/{name}")
-        table.add_row(name, _shown(name, metrics[name]), "" if shifted is None else _shown(name, shifted))
+        table.add_row(Text(name), _shown(name, metrics[name]), "" if shifted is None else _shown(name, shifted))
     Console().print(table)
 
 
