@@ -141,7 +141,8 @@ def register(app: typer.Typer) -> None:
         trained = load_model(model, device)
         if offset:
             trained.required_offset()
-        count = write_predictions(trained, folder, out, offset=offset, progress=True)
+        with cleared_on_sigterm():
+            count = write_predictions(trained, folder, out, offset=offset, progress=True)
         typer.echo(f"{count} images predicted; the probabilities are in {out}")
 
 

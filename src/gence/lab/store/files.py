@@ -93,20 +93,18 @@ def writing_file(path: Path) -> Iterator[Path]:
     After an error, `path` is as it was before. Who may read the file is for the umask to say, not for the library,
     some of which keep their files to the user.
     """
-    temporary = temporary_path(path)
+    temporary, begun = temporary_path(path), False
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("xb") as empty:
             mode = stat.S_IMODE(os.fstat(empty.fileno()).st_mode)
-    except OSError as error:
-        raise explain(error, path) from error
-    try:
+        begun = True
         yield temporary
         if stat.S_IMODE(temporary.stat().st_mode) != mode:
             temporary.chmod(mode)
         temporary.replace(path)
     except OSError as error:
-        if error.filename in (None, str(temporary), temporary):
+        if not begun or error.filename in (None, str(temporary), temporary):
             raise explain(error, path) from error
         raise  # another file's error: what is written is read from somewhere
     finally:
