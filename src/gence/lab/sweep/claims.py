@@ -28,6 +28,8 @@ HEARTBEAT_S = 10.0
 STALE_AFTER_S = 120.0
 """How old a claim of another machine may be before its holder counts as dead."""
 
+_AHEAD_S = 1.0
+
 
 class Claims:
     """The claims this process holds in one store; use it in a `with` block, so that they end with the work.
@@ -105,7 +107,13 @@ class Claims:
         alive = is_alive(_holder(content))
         if alive is not None:
             return not alive
-        return self._file_system_time() - touched > self._stale_after_s
+        now = self._file_system_time()
+        if touched > now + _AHEAD_S:
+            # A clock was ahead, and may have been corrected by years since: the claim ages from now on. Its holder, if
+            # it lives, dates it anew.
+            with contextlib.suppress(OSError):
+                os.utime(path)
+        return now - touched > self._stale_after_s
 
     def _file_system_time(self) -> float:
         """Return now by the clock of the file system, as the clocks of a cluster's machines differ."""
