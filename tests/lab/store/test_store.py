@@ -262,7 +262,7 @@ def test_a_record_edited_by_hand_is_found_and_left_alone(tmp_path, edit, message
     assert store.missing(SPECS) == [], "a broken record is not silently redone"
 
 
-def test_records_of_a_newer_version_say_so(tmp_path, monkeypatch):
+def test_records_of_a_newer_version_say_so_and_are_skipped(tmp_path, monkeypatch, caplog):
     store = filled(tmp_path, SPECS[:1])
     with monkeypatch.context() as newer:
         newer.setattr("gence.lab.spec.run.SCHEMA_VERSION", 2)
@@ -272,13 +272,21 @@ def test_records_of_a_newer_version_say_so(tmp_path, monkeypatch):
         newer.setattr("gence.lab.store.record.FORMAT_VERSION", 2)
         store.write(SPECS[1], result(), ENVIRONMENT)
     before = store.line(foreign.key)
-    with pytest.raises(StoreError, match=r"newer version \(schema 2\).*update gence"):
+    with pytest.raises(StoreError, match=r"newer version \(schema 2.*update gence"):
         store.read(foreign.key)
-    with pytest.raises(StoreError, match=r"newer version .*update gence"):
-        store.frame()
+    assert list(store.frame()["key"]) == [SPECS[0].key]
+    assert [record.key for record in store.records()] == [SPECS[0].key]
+    assert (
+        caplog.messages
+        == [f"2 records in {tmp_path} were written by a newer version and are skipped: update gence to read them"] * 2
+    )
     with pytest.raises(StoreError, match=r"newer version \(record format 2.*update gence"):
         store.read(SPECS[1].key)
-    assert [("schema 2" in p or "format 2" in p) for p in store.check().problems] == [True, True]
+    report = store.check()
+    assert (report.sound, report.problems) == (1, ())
+    assert [("schema 2" in note or "format 2" in note) for note in report.notes] == [True, True]
+    assert store.pack() == 3
+    assert list(store.frame()["key"]) == [SPECS[0].key]
     assert store.line(foreign.key) == before
 
 

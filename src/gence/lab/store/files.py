@@ -35,6 +35,10 @@ class StoreError(RuntimeError):
     """The store cannot be written, or holds something it should not; the message says what to do."""
 
 
+class NewerVersionError(StoreError):
+    """A record was written by a newer version of gence, which alone can read it."""
+
+
 def temporary_path(path: Path) -> Path:
     """Return a new name beside `path` for a file that is not finished; it says which process is writing it.
 
