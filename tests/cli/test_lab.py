@@ -120,6 +120,23 @@ def test_sigterm_leaves_no_folder_beside_the_network(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_prediction_that_is_stopped_leaves_no_file(saved, tmp_path, number, code):
+    (tmp_path / "images").mkdir()
+    for i in range(60):
+        Image.new("L", (4000, 3000), i).save(tmp_path / "images" / f"{i}.png", compress_level=1)
+    out = tmp_path / "out"
+    out.mkdir()
+    command = ["predict", str(saved[0]), str(tmp_path / "images"), "--out", str(out / "p.csv"), "--device", "cpu"]
+    process = subprocess.Popen([sys.executable, "-m", "gence", *command], stderr=subprocess.DEVNULL)
+    while not list(out.iterdir()) and process.poll() is None:
+        time.sleep(0.01)
+    assert [path.name[:9] for path in out.iterdir()] == [".writing-"]
+    process.send_signal(number)
+    assert process.wait(60) == code
+    assert list(out.iterdir()) == []
+
+
 def test_a_sigterm_whose_exception_was_lost_is_heard_later():
     before = signal.getsignal(signal.SIGTERM)
     with cleared_on_sigterm() as end_if_asked:

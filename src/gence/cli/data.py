@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gence.cli.errors import cleared_on_sigterm
+
 if TYPE_CHECKING:
     from gence.lab.data import CheckReport, ImageSet
 
@@ -52,7 +54,8 @@ def register(app: typer.Typer) -> None:
 
         for note in left_out_notes(source, data_dir):
             typer.echo(f"note: {note}", err=True)
-        splits = load(source, image_size=image_size, data_dir=data_dir, cache_dir=cache_dir, progress=True)
+        with cleared_on_sigterm():
+            splits = load(source, image_size=image_size, data_dir=data_dir, cache_dir=cache_dir, progress=True)
         for part in (splits.train, splits.test):
             typer.echo(_described(part))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import os
 import signal
 import sys
@@ -9,6 +11,20 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+_LIKE = {
+    "−": "-",
+    "–": "-",
+    "±": "+-",
+    "→": "->",
+    "×": "x",
+    "·": ".",
+    "●": "*",
+    "…": "...",
+    "’": "'",
+    "↑": "^",
+    "↓": "v",
+}
 
 
 @contextmanager
@@ -37,6 +53,26 @@ def shown_plainly() -> Iterator[None]:
         sys.exit(130)
 
 
+def print_in_any_encoding() -> None:
+    """Let this process print what its terminal cannot show: something like it, or a question mark."""
+    codecs.register_error("gence.print", _something_like_it)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="gence.print")
+
+
+def _something_like_it(error: UnicodeError) -> tuple[str, int]:
+    """Return what replaces characters that an encoding does not have, as handlers of such errors do."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    found = []
+    for character in error.object[error.start : error.end]:
+        known = _LIKE.get(character)
+        # Surrogates are bytes of a file's name that are no UTF-8.
+        found.append(known or (f"\\x{ord(character) & 0xFF:02x}" if "\udc80" <= character <= "\udcff" else "?"))
+    return "".join(found), error.end
+
+
 def check_out(option: str, path: Path | None) -> None:
     """Raise an error now, rather than after the work, if a file cannot be written at `path`."""
     if path is None:
@@ -48,6 +84,11 @@ def check_out(option: str, path: Path | None) -> None:
         raise ValueError(f"{option} {path} cannot be written: {folder} is a file, not a folder")
     if not os.access(folder, os.W_OK | os.X_OK) or (path.exists() and not os.access(path, os.W_OK)):
         raise ValueError(f"{option} {path} cannot be written: no permission, or a read-only disk; name another place")
+
+
+def is_interactive() -> bool:
+    """Return whether there is somebody to ask."""
+    return sys.stdin is not None and sys.stdin.isatty()
 
 
 def exit_if_interrupted(stopped: str | None) -> None:

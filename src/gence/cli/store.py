@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gence.cli.errors import check_out
+from gence.cli.errors import check_out, cleared_on_sigterm
 
 if TYPE_CHECKING:
     from gence.lab.store import Store
@@ -107,7 +107,9 @@ def register(app: typer.Typer) -> None:
         if to.suffix not in writers:
             raise ValueError(f"{to} ends in {to.suffix or 'nothing'!r}; expected a file that ends in .csv or .parquet")
         check_out("the target", to)
-        typer.echo(f"wrote {writers[to.suffix](to)} rows to {to}")
+        with cleared_on_sigterm():
+            count = writers[to.suffix](to)
+        typer.echo(f"wrote {count} rows to {to}")
 
     @group.command()
     def pack(

@@ -245,6 +245,7 @@ def _time(entry: Entry, names: list[str], store: Store, device: str, compile: bo
 def _list(specs: list[RunSpec], store: Store, recipes: Mapping[str, Recipe]) -> None:
     """Print the cells of a grid in the order they would be done, and what each still lacks."""
     from rich.table import Table
+    from rich.text import Text
 
     from gence.lab.spec import RECIPES
     from gence.lab.sweep import cell_name, cells
@@ -262,7 +263,7 @@ def _list(specs: list[RunSpec], store: Store, recipes: Mapping[str, Recipe]) -> 
         called = [names.get(spec.recipe) or names.get(same, "custom") for spec, same in zip(runs, usual, strict=True)]
         steps = first.recipe.epochs * (first.subset.n // first.recipe.batch_size) if first.subset.n else None
         table.add_row(
-            cell_name(first) + (", OOD" if first.ood else ""),
+            Text(cell_name(first) + (", OOD" if first.ood else "")),
             "; ".join(dict.fromkeys(called)),
             str(len({spec.loss for spec in runs})),
             str(len({spec.seed for spec in runs})),

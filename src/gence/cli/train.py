@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gence.cli.errors import check_out, cleared_on_sigterm
+from gence.cli.errors import check_out, cleared_on_sigterm, is_interactive
 from gence.cli.options import print_left_out, read_names, read_settings
 
 if TYPE_CHECKING:
+    from gence.lab.data import ImageSet
     from gence.lab.spec import RunSpec
     from gence.lab.store import RunResult
-    from gence.lab.train import CohortProgress
+    from gence.lab.train import CohortProgress, TrainedModel
 
 _DATA_HELP = "A name (gence data list), a folder or archive with one folder a class, or hf:OWNER/NAME."
 _Ood = Annotated[str, typer.Option(help="Sources of out-of-distribution images, separated by commas.")]
@@ -132,13 +133,13 @@ def register(app: typer.Typer) -> None:
         Example: gence evaluate model.safetensors --data cifar10 --ood svhn
         """
         from gence.lab.spec import check_ood_names
-        from gence.lab.train import evaluate_model, images_to_judge, load_model
+        from gence.lab.train import evaluate_model, load_model
 
         trained = load_model(model, device)
         source = data or trained.spec.data
         outside = read_names(ood)
         check_ood_names(outside)
-        images = images_to_judge(trained, source, progress=True)
+        images = _images_to_judge(trained, data)
         metrics = evaluate_model(trained, images, outside, progress=True)
         _print_metrics(metrics, f"{model.name} on {source}")
         typer.echo(f"{len(images)} images were judged")
@@ -161,7 +162,8 @@ def register(app: typer.Typer) -> None:
         trained = load_model(model, device)
         if offset:
             trained.required_offset()
-        count = write_predictions(trained, folder, out, offset=offset, progress=True)
+        with cleared_on_sigterm():
+            count = write_predictions(trained, folder, out, offset=offset, progress=True)
         typer.echo(f"{count} images predicted; the probabilities are in {out}")
 
     @app.command()
@@ -196,6 +198,27 @@ def _with_weights(model: str, weights: Path | None) -> str:
 
     parsed = EncoderModel.parse(model)
     return str(replace(parsed, weights=remember_weights(parsed.encoder, weights)))
+
+
+def _images_to_judge(model: TrainedModel, data: str | None) -> ImageSet:
+    """Return the images of a source; of the one that a model file names, with a download only if the user agrees."""
+    from gence.lab.data import NotAtHandError
+    from gence.lab.train import images_to_judge
+
+    if data is not None:
+        return images_to_judge(model, data, progress=True)
+    source = model.spec.data
+    try:
+        return images_to_judge(model, source, progress=True, download=False)
+    except NotAtHandError as error:
+        if not is_interactive():
+            raise ValueError(
+                f"the model was trained on {source}, which is not on this machine; add --data {source} to download "
+                "it, or name another source"
+            ) from error
+    if not typer.confirm(f"The model was trained on {source}, which is not on this machine. Download it?"):
+        raise typer.Exit(1)
+    return images_to_judge(model, source, progress=True)
 
 
 def _settled(spec: RunSpec, device: str) -> RunSpec:
@@ -329,15 +352,16 @@ def _print_result(spec: RunSpec, result: RunResult) -> None:
 def _print_metrics(metrics: dict[str, float], title: str) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title, title_justify="left")
+    table = Table(title=Text(title), title_justify="left")
     table.add_column("metric")
     table.add_column("raw", justify="right")
     table.add_column("after offset", justify="right")
     raw = sorted(name for name in metrics if not name.startswith("offset/"))
     for name in [*(name for name in _FIRST if name in raw), *(name for name in raw if name not in _FIRST)]:
         shifted = metrics.get(f"offset/{name}")
-        table.add_row(name, _shown(name, metrics[name]), "" if shifted is None else _shown(name, shifted))
+        table.add_row(Text(name), _shown(name, metrics[name]), "" if shifted is None else _shown(name, shifted))
     Console().print(table)
 
 

@@ -6,42 +6,28 @@ import hashlib
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from gence.lab.data import DataError, load, load_images, names as known
+from gence.lab.data import DataError, NotAtHandError, default_cache_dir, load, load_images, names as known
 from gence.lab.data.download import fetch
 from gence.lab.data.names import KNOWN, RemoteFile
+from tests.file_server import requests, serving
 
 from .conftest import file_size_limit, tar_bytes
 
 RNG = np.random.default_rng(0)
 
 
-class _Quiet(SimpleHTTPRequestHandler):
-    requests: list[str] = []  # noqa: RUF012 - emptied by the fixture
-
-    def log_message(self, *_: object) -> None:
-        self.requests.append(self.path)
-
-
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     folder = tmp_path / "public"
     folder.mkdir()
-    _Quiet.requests.clear()
-    httpd = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder)))
-    thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield f"http://127.0.0.1:{httpd.server_port}", folder
-    httpd.shutdown()
-    thread.join()
-    httpd.server_close()
+    with serving(folder) as url:
+        yield url, folder
 
 
 def serve(server: tuple[str, Path], name: str, data: bytes, split: str = "all") -> RemoteFile:
@@ -80,9 +66,33 @@ def test_cifar10(server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> N
     assert splits.train.labels.tolist() == [0, 2, 1, 1]
     assert splits.classes == ("airplane", "automobile", "bird")
     assert splits.test.name == "cifar10/test"
+    (kept,) = (default_cache_dir() / "downloads").iterdir()
+    public = server[1] / "cifar-10-binary.tar.gz"
+    assert kept.stat().st_mode == public.stat().st_mode, "the umask says who may read a shared cache"
     load("cifar10")
     load("cifar10", image_size=16)
-    assert len(_Quiet.requests) == 1  # decoded images and the file itself are both kept
+    assert len(requests) == 1  # decoded images and the file itself are both kept
+
+
+def test_without_permission_only_what_is_at_hand_is_read(
+    server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    data, _ = records([[0], [1], [0], [1]])
+    files = {"data_batch_1.bin": data, "test_batch.bin": data, "batches.meta.txt": b"a\nb\n"}
+    use(monkeypatch, "cifar10", serve(server, "cifar-10-binary.tar.gz", tar_bytes(files, "w:gz")))
+    cache = tmp_path / "another-cache"
+    for _ in range(2):
+        with pytest.raises(NotAtHandError, match=r"cifar-10-binary\.tar\.gz is not in .* nothing may be downloaded"):
+            load("cifar10", cache_dir=cache, download=False)
+        with pytest.raises(NotAtHandError):
+            load_images("cifar10", cache_dir=cache, download=False)
+    assert requests == []
+    expected = load("cifar10", cache_dir=cache)
+    assert len(requests) == 1
+    for size, shape in ((None, 32), (16, 16)):  # the images are decoded, then the file alone is at hand
+        assert load("cifar10", image_size=size, cache_dir=cache, download=False).train.image_shape == (3, shape, shape)
+    assert load("cifar10", cache_dir=cache, download=False).train.checksum == expected.train.checksum
+    assert len(requests) == 1
 
 
 def test_cifar100_takes_the_fine_label(server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +121,7 @@ def test_svhn_fetches_only_the_part_asked_for(server: tuple[str, Path], monkeypa
     images = load_images("svhn")
     assert images.labels.tolist() == [0, 1, 9, 0]
     torch.testing.assert_close(images.images[1], torch.from_numpy(pixels[..., 1]).permute(2, 0, 1), rtol=0, atol=0)
-    assert _Quiet.requests == ["/test_32x32.mat"]
+    assert requests == ["/test_32x32.mat"]
     assert len(load("svhn").train) == 4
 
 
@@ -128,7 +138,7 @@ def test_damaged_copy_is_fetched_again(server: tuple[str, Path], tmp_path: Path)
     (tmp_path / "a.bin").write_bytes(b"wrong")
     assert fetch(remote, tmp_path, progress=True).read_bytes() == b"right"
     assert fetch(remote, tmp_path).read_bytes() == b"right"
-    assert len(_Quiet.requests) == 1
+    assert len(requests) == 1
 
 
 def test_mirror_goes_first(server: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +162,7 @@ def test_a_wrong_mirror_does_not_stop_the_right_site(
     (server[1] / "mirror" / "a.bin").write_bytes(b"wrong")
     monkeypatch.setenv("GENCE_MIRROR", f"{server[0]}/mirror")
     assert fetch(remote, tmp_path).read_bytes() == b"right"
-    assert _Quiet.requests == ["/mirror/a.bin", "/a.bin"]
+    assert requests == ["/mirror/a.bin", "/a.bin"]
 
 
 def test_full_disk_leaves_nothing_behind(server: tuple[str, Path], tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gence.lab.data import DataError, load, load_images
+from gence.lab.data import DataError, NotAtHandError, load, load_images
 
 from .conftest import digit_files, digit_pixels, write_folder
 
@@ -49,6 +49,25 @@ def test_parquet(tmp_path: Path) -> None:
     assert other.labels.tolist() == [2, 2, 1, 1, 0, 0]
     with pytest.raises(DataError, match="no ClassLabel column 'wrong'"):
         load(f"hf:{tmp_path / 'set'}#wrong")
+
+
+def test_without_permission_the_hub_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_parquet(tmp_path / "set" / "data", {"train": 4, "test": 2})
+    write_folder(tmp_path / "whole", digit_files(5))
+    sources = [f"hf:{tmp_path / 'set'}", f"hf:{tmp_path / 'set'}#other", f"hf:{tmp_path / 'whole'}"]
+    expected = [load(source, cache_dir=tmp_path / "cache") for source in sources]
+
+    def asked(*_args: object, **_options: object) -> None:
+        raise AssertionError("the library was asked")
+
+    monkeypatch.setattr(datasets, "load_dataset", asked)
+    for source, splits in zip(sources, expected, strict=True):
+        found = load(source, cache_dir=tmp_path / "cache", download=False)
+        assert (found.train.checksum, found.test.checksum) == (splits.train.checksum, splits.test.checksum)
+        with pytest.raises(NotAtHandError, match="nothing may be downloaded"):
+            load(source, image_size=5, cache_dir=tmp_path / "cache", download=False)
+        with pytest.raises(NotAtHandError, match="nothing may be downloaded"):
+            load(source, cache_dir=tmp_path / "empty", download=False)
 
 
 def test_image_folder_without_test_part(tmp_path: Path) -> None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
+from xml.etree import ElementTree
 
+import matplotlib
 import pytest
 
-from gence.lab.report.figures.svg import inlined
+from gence.lab.compare import compare
+from gence.lab.report.figures.svg import as_svg, figure_style, inlined
 from gence.lab.report.mistakes import Mistake
 from gence.lab.report.page import build_report, render, write_report
+from tests.lab.small_runs import write_images
 
 pytestmark = pytest.mark.browser
 HOSTILE = "<script>alert(1)</script>"
@@ -44,7 +49,7 @@ def _own(requested: str, page: str) -> bool:
 
 def test_every_figure_is_drawn(compared, opened):
     page = opened(compared.page)
-    sections = page.locator("main section h3").all_inner_texts()
+    sections = page.locator("main section h3").all_text_contents()
     assert sections == [
         "Summary", "Accuracy, NLL and ECE", "Differences, seed by seed", "Reliability", "Inputs from elsewhere",
         "Learning curves", "The marginal over training", "The marginal at the end", "Confusion matrices",
@@ -98,7 +103,7 @@ def test_tables_sort_by_number_and_by_name_with_the_keyboard(compared, opened):
     assert shown == values[::-1]
     table.locator("th[scope=col] button").first.click()
     assert head.get_attribute("aria-sort") is None
-    names = table.locator("tbody th").all_inner_texts()
+    names = table.locator("tbody th").all_text_contents()
     assert names == sorted(names)
 
 
@@ -171,13 +176,55 @@ def test_names_are_text(compared, opened, tmp_path):
 
 
 def test_svg_text_cannot_leave_its_place():
-    svg = '<?xml?><svg viewBox="0 0 10 10"><g id="loss:0"><path id="p"/><use xlink:href="#p"/></g></svg>'
+    svg = (
+        '<svg viewBox="0 0 10 10" xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink">'
+        '<g id="loss:0"><path id="p"/><use xlink:href="#p"/></g></svg>'
+    )
     shown = inlined(svg, name="f", title=HOSTILE, description="a & b", marks=[], losses=[4])
     assert "<script>" not in shown
     assert 'data-loss="4"' in shown
     assert 'href="#f-p"' in shown
     assert 'id="f-p"' in shown
     assert shown.count("<svg") == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'id="loss:99"',
+        'href="#x" url(#y) #1b1f24',
+        "<!-- a",
+        "--> b",
+        "</svg><metadata>",
+        "$x_1$ a  b",
+    ],
+)
+def test_names_in_figures_are_neither_read_nor_changed(text):
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(figure_style()):
+        figure = Figure()
+        axes = figure.subplots()
+        axes.plot([0, 1], [1, 0], gid="loss:0", color="#1b1f24")
+        axes.set_title(text)
+        shown = inlined(as_svg(figure, "salt"), name="f", title=text, description=text, marks=[], losses=[4])
+    page = ElementTree.fromstring(shown)
+    texts = [element.text for element in page.iter() if element.tag.endswith(("}text", "}title", "}desc"))]
+    assert texts.count(text) == 3
+    assert len([1 for element in page.iter() if element.get("data-loss") == "4"]) == 1
+    assert "var(--ink)" in shown
+    names = [element.get("id", "f-") for element in page.iter()]
+    assert all(name.startswith("f-") for name in names)
+    shown.encode()
+
+
+def test_class_names_may_have_any_character(tmp_path, opened):
+    names = {os.fsdecode(b"a\xff"): 6, "b\x01\x1b[31m": 6, 'id="loss:99"': 6}
+    photos = write_images(tmp_path / "photos", names)
+    found = compare(photos, losses=["ce", "gence"], seeds=2, epochs=1, out=tmp_path / "out", device="cpu")
+    page = opened(found.page)
+    drawn = page.locator("svg text").all_text_contents()
+    assert {"a\ufffd", "b\ufffd\ufffd[31m", 'id="loss:99"'} <= set(drawn)
 
 
 def test_the_page_is_one_small_file_and_names_no_other(compared):

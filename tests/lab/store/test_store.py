@@ -3,8 +3,12 @@ from __future__ import annotations
 import errno
 import json
 import math
+import os
 import shutil
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +17,7 @@ import pytest
 import torch
 
 from gence.lab.store import files as atomic
+from gence.lab.store.check import leftovers
 from gence.lab.store.environment import environment_record
 from gence.lab.store.files import StoreError
 from gence.lab.store.pack import Pack
@@ -257,7 +262,7 @@ def test_a_record_edited_by_hand_is_found_and_left_alone(tmp_path, edit, message
     assert store.missing(SPECS) == [], "a broken record is not silently redone"
 
 
-def test_records_of_a_newer_version_say_so(tmp_path, monkeypatch):
+def test_records_of_a_newer_version_say_so_and_are_skipped(tmp_path, monkeypatch, caplog):
     store = filled(tmp_path, SPECS[:1])
     with monkeypatch.context() as newer:
         newer.setattr("gence.lab.spec.run.SCHEMA_VERSION", 2)
@@ -267,13 +272,21 @@ def test_records_of_a_newer_version_say_so(tmp_path, monkeypatch):
         newer.setattr("gence.lab.store.record.FORMAT_VERSION", 2)
         store.write(SPECS[1], result(), ENVIRONMENT)
     before = store.line(foreign.key)
-    with pytest.raises(StoreError, match=r"newer version \(schema 2\).*update gence"):
+    with pytest.raises(StoreError, match=r"newer version \(schema 2.*update gence"):
         store.read(foreign.key)
-    with pytest.raises(StoreError, match=r"newer version .*update gence"):
-        store.frame()
+    assert list(store.frame()["key"]) == [SPECS[0].key]
+    assert [record.key for record in store.records()] == [SPECS[0].key]
+    assert (
+        caplog.messages
+        == [f"2 records in {tmp_path} were written by a newer version and are skipped: update gence to read them"] * 2
+    )
     with pytest.raises(StoreError, match=r"newer version \(record format 2.*update gence"):
         store.read(SPECS[1].key)
-    assert [("schema 2" in p or "format 2" in p) for p in store.check().problems] == [True, True]
+    report = store.check()
+    assert (report.sound, report.problems) == (1, ())
+    assert [("schema 2" in note or "format 2" in note) for note in report.notes] == [True, True]
+    assert store.pack() == 3
+    assert list(store.frame()["key"]) == [SPECS[0].key]
     assert store.line(foreign.key) == before
 
 
@@ -285,6 +298,7 @@ def test_check_names_strangers_leftovers_and_wrong_predictions(tmp_path):
     (tmp_path / "records" / "00").mkdir()
     shutil.copy(record_file(store), tmp_path / "records" / "00" / f"{'0' * 16}.json")
     (folder / f"{atomic.TEMPORARY_PREFIX}x").write_text("half")
+    os.utime(folder / f"{atomic.TEMPORARY_PREFIX}x", (0, 0))
     (tmp_path / "predictions" / SPECS[0].key[:2] / f"{SPECS[0].key}.npz").write_bytes(b"other")
     report = store.check(remove_leftovers=True)
     text = "\n".join(report.problems)
@@ -293,6 +307,62 @@ def test_check_names_strangers_leftovers_and_wrong_predictions(tmp_path):
     assert "not what was recorded" in text
     assert [path.name for path in report.leftovers] == [f"{atomic.TEMPORARY_PREFIX}x"]
     assert store.check().leftovers == ()
+
+
+def test_only_what_nobody_writes_any_more_is_a_leftover(tmp_path):
+    code = "import sys; from pathlib import Path; from gence.lab.store import temporary_path as t;"
+    dead = subprocess.run(
+        [sys.executable, "-c", code + "print(t(Path(sys.argv[1]) / 'a.json'))", str(tmp_path)],
+        check=True, capture_output=True, text=True,
+    ).stdout.strip()  # fmt: skip
+    mine = atomic.temporary_path(tmp_path / "records" / "ab" / "b.json")
+    elsewhere = [tmp_path / f".writing-00000000-{os.getpid()}-7-00000000-{name}" for name in ("new", "old", "ahead")]
+    strange = [tmp_path / f".writing-{name}" for name in ("old", "new")]
+    mine.parent.mkdir(parents=True)
+    for path in (Path(dead), mine, *elsewhere, *strange):
+        path.write_bytes(b"half")
+    os.utime(mine, (0, 0))
+    for path, hours in zip([*elsewhere, *strange], (0, -2, 2, -2, 0), strict=True):
+        os.utime(path, (time.time() + 3600 * hours,) * 2)
+    expected = sorted([Path(dead), elsewhere[1], elsewhere[2], strange[0]])
+    assert list(Store(tmp_path).check(remove_leftovers=True).leftovers) == expected
+    assert sorted(tmp_path.rglob(".writing-*")) == sorted([mine, elsewhere[0], strange[1]])
+
+
+def test_leftovers_can_be_removed_beside_a_living_writer(tmp_path):
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[2]); from gence.lab.store import RunResult, Store;"
+        "from tests.lab.tiny_trainer import make_specs; store = Store(sys.argv[1]);"
+        "[store.write(spec, RunResult(metrics={'accuracy': 1.0}), {}) for spec in make_specs(400)]"
+    )
+    root = tmp_path / "store"
+    writer = subprocess.Popen(
+        [sys.executable, "-c", code, str(root), str(Path(__file__).parents[3])], stderr=subprocess.PIPE, text=True
+    )
+    looped = 0
+    while writer.poll() is None:
+        for path in leftovers(root, ()):
+            path.unlink()
+        looped += 1
+    _, said = writer.communicate()
+    assert writer.returncode == 0, said
+    assert looped > 10
+    assert Store(root).check().sound == 800
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)])
+def test_the_umask_says_who_may_read_what_libraries_write(tmp_path, umask, mode):
+    store = filled(tmp_path / "store")
+    before = os.umask(umask)
+    try:
+        CohortCheckpoint(tmp_path, SPECS[:1]).save(1, 2.0, [{"w": torch.zeros(3)}], [[torch.zeros(1)]])
+        store.export_parquet(tmp_path / "all.parquet")
+        store.export_csv(tmp_path / "all.csv")
+    finally:
+        os.umask(before)
+    found = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir() if path.is_file()}
+    assert found == dict.fromkeys(found, mode)
+    assert len(found) == 3
 
 
 def test_export(tmp_path):

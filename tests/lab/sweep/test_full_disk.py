@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.lab.small_disk import run_on_small_disk
 
 SMALL_DISK = """
@@ -52,3 +54,31 @@ def test_a_full_and_a_read_only_disk_give_clear_errors_and_lose_nothing(tmp_path
     assert read_only.startswith("READ-ONLY:")
     assert "cannot be written: Read-only file system" in read_only
     assert same == "SAME True True"
+
+
+TUNED_ON_A_SMALL_DISK = """
+import sys; sys.path.insert(0, TESTS); import os
+from tiny_trainer import make_specs, train
+from gence.lab.sweep.tuning import tune
+from gence.lab.sweep.trials import TuneSettings
+
+def tuned(place):
+    return tune(make_specs(1)[0], ["ce"], place, settings=TuneSettings(trials=10), device="cpu", trainer=train)
+
+try:
+    print("NO ERROR", tuned(disk + "/store"))
+except Exception as error:
+    print("FULL:", error)
+assert os.system("mount -o remount,size=10m " + disk) == 0
+print("SAME", tuned(disk + "/store") == tuned(elsewhere))
+"""
+
+
+@pytest.mark.parametrize("size", ["8k", "16k", "24k"])
+def test_tuning_goes_on_after_a_full_disk(tmp_path, size):
+    tests, elsewhere = str(Path(__file__).parents[1]), str(tmp_path / "elsewhere")
+    output = run_on_small_disk(tmp_path, f"TESTS, elsewhere = {tests!r}, {elsewhere!r}\n{TUNED_ON_A_SMALL_DISK}", size)
+    full, same = output.splitlines()
+    assert full.startswith("FULL: ")
+    assert "No space left on device" in full or "no space left" in full
+    assert same == "SAME True"

@@ -147,6 +147,33 @@ def test_records_alone_lead_to_the_same_settings_with_nothing_trained_again(run,
     assert run(trainer=refuse) == report
 
 
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.6, 0.99])
+def test_a_torn_last_line_of_the_journal_is_cut_off_and_said(run, tmp_path, caplog, share):
+    report = run(["ce"])
+    journal = tmp_path / "store" / "tune" / "trials.log"
+    whole = journal.read_bytes()
+    ends = [place for place, byte in enumerate(whole) if byte == ord("\n")]
+    cut = ends[int(share * len(ends))] - 7  # within a line, as a disk that fills up leaves it
+    journal.write_bytes(whole[:cut])
+    assert run(["ce"]) == report
+    assert caplog.messages == [
+        f"the last line of {journal} was cut short, by a full disk or a power cut; it is removed"
+    ]
+    assert journal.read_bytes().startswith(whole[: whole.rfind(b"\n", 0, cut) + 1])
+    caplog.clear()
+    assert run(["ce"]) == report
+    assert not caplog.messages
+
+
+def test_a_damaged_line_within_the_journal_is_named(run, tmp_path):
+    run(["ce"])
+    journal = tmp_path / "store" / "tune" / "trials.log"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join([*lines[:2], lines[2][:9], *lines[3:]]))
+    with pytest.raises(StoreError, match=r"line 3 of .*trials\.log is damaged; restore the file, or remove it"):
+        run(["ce"])
+
+
 def test_a_run_that_fails_stops_it_and_uses_up_nothing(run):
     def unmounted(specs, **options):
         raise OSError("the data are not mounted")

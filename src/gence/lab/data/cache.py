@@ -178,6 +178,7 @@ class ReadOptions:
     cache_dir: Path | None = None
     cache: bool = True
     progress: bool = False
+    download: bool = True
     digests: MutableMapping[str, bytes] | None = None
 
     def __post_init__(self) -> None:
@@ -187,11 +188,15 @@ class ReadOptions:
                 f"image_size = {self.image_size} must be at least 1 pixel, or None to keep the images' size"
             )
 
+    @property
+    def folder(self) -> Path:
+        """Where decoded images and downloads are kept."""
+        return default_cache_dir() if self.cache_dir is None else self.cache_dir
+
     def cached(
         self, title: str, identity: Mapping[str, Any], build: Callable[[], dict[str, ImageSet]]
     ) -> dict[str, ImageSet]:
         """What `build` returns, from the cache if it was built before."""
         if not self.cache:
             return build()
-        folder = default_cache_dir() if self.cache_dir is None else self.cache_dir
-        return read_or_make(folder, title, {**identity, "image_size": self.image_size}, build)
+        return read_or_make(self.folder, title, {**identity, "image_size": self.image_size}, build)

@@ -207,9 +207,10 @@ def _watched(images: Iterable[np.ndarray | None], total: int, title: str | None)
     if title is None:
         return images
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import track
 
-    return track(images, description=title, total=total, console=Console(stderr=True))
+    return track(images, description=escape(title), total=total, console=Console(stderr=True))
 
 
 def pixels_digest(pixels: np.ndarray) -> bytes:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 import http.client
 import os
-import tempfile
 import urllib.error
 import urllib.request
+import uuid
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from gence.lab.data import cache as image_cache
 from gence.lab.data.archives import open_container
 from gence.lab.data.cache import ReadOptions
 from gence.lab.data.decode import fit_arrays
-from gence.lab.data.images import DataError, ImageSet
+from gence.lab.data.images import DataError, ImageSet, NotAtHandError
 from gence.lab.data.names import RemoteFile, SourceInfo
 
 _TIMEOUT_S = 60
@@ -48,11 +48,17 @@ def read_downloaded(info: SourceInfo, wanted: tuple[str, ...], options: ReadOpti
     return {split: splits[split] for split in wanted}
 
 
-def fetch(remote: RemoteFile, folder: Path, *, progress: bool = False) -> Path:
-    """The verified file in `folder`; downloaded if it is not there yet, whole or not at all."""
+def fetch(remote: RemoteFile, folder: Path, *, progress: bool = False, download: bool = True) -> Path:
+    """The verified file in `folder`; downloaded if it is not there yet, whole or not at all.
+
+    Raises:
+        NotAtHandError: it is not there, and `download` is False.
+    """
     path = folder / remote.name
     if path.is_file() and _sha256(path) == remote.sha256:
         return path
+    if not download:
+        raise NotAtHandError(f"{remote.name} is not in {folder}, and nothing may be downloaded")
     mirror = os.environ.get("GENCE_MIRROR")
     urls = [f"{mirror.rstrip('/')}/{remote.name}", remote.url] if mirror else [remote.url]
     problems = []
@@ -110,10 +116,9 @@ def parse_svhn(path: Path) -> tuple[np.ndarray, np.ndarray, list[str]]:
 
 
 def _build(info: SourceInfo, remote: RemoteFile, options: ReadOptions) -> dict[str, ImageSet]:
-    folder = options.cache_dir or image_cache.default_cache_dir()
     # Beside the lock on the images: they may be wanted in two sizes at once, and the file is one.
-    with image_cache.sole_maker(folder, remote.name, remote.name):
-        path = fetch(remote, folder / "downloads", progress=options.progress)
+    with image_cache.sole_maker(options.folder, remote.name, remote.name):
+        path = fetch(remote, options.folder / "downloads", progress=options.progress, download=options.download)
     parts = parse_cifar(path, info.name) if remote.split == "all" else {remote.split: parse_svhn(path)}
     return {
         split: ImageSet.from_arrays(
@@ -125,14 +130,15 @@ def _build(info: SourceInfo, remote: RemoteFile, options: ReadOptions) -> dict[s
 
 def _download(url: str, remote: RemoteFile, path: Path, progress: bool) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    digest, temporary = hashlib.sha256(), None
+    digest = hashlib.sha256()
+    # As the umask has it, which temporary files of the library do not: others may read a shared cache.
+    temporary = path.parent / f".{uuid.uuid4().hex}.part"
     try:
         with (
             urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response,
-            tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".part", delete=False) as file,
+            temporary.open("xb") as file,
             _Bar(remote.name, response.headers.get("Content-Length"), progress) as bar,
         ):
-            temporary = Path(file.name)
             while piece := response.read(2**20):
                 file.write(piece)
                 digest.update(piece)
@@ -145,8 +151,7 @@ def _download(url: str, remote: RemoteFile, path: Path, progress: bool) -> Path:
         temporary.replace(path)
         return path
     finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 class _Bar:

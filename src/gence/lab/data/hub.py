@@ -8,6 +8,8 @@ owner/name, for work without a network.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,20 +19,22 @@ import numpy as np
 from gence.lab.data.cache import ReadOptions
 from gence.lab.data.decode import decode_all, decode_image
 from gence.lab.data.folders import WHOLE
-from gence.lab.data.images import DataError, ImageSet
+from gence.lab.data.images import DataError, ImageSet, NotAtHandError
 
 _TEST_SPLITS = ("test", "validation", "valid", "val")
 
 
 def read_hub(identifier: str, wanted: tuple[str, ...], options: ReadOptions) -> dict[str, ImageSet]:
     """The wanted splits, or {"all"} where the data set has no test part."""
+    repository, _, label = identifier.partition("#")
+    if not options.download:
+        return _read_cached(repository, label, wanted, options)
     try:
         import datasets
     except ImportError as error:
         raise DataError(
             "data sets of the Hugging Face hub need the library `datasets`: pip install 'gence[hub]'"
         ) from error
-    repository, _, label = identifier.partition("#")
     try:
         parts = datasets.load_dataset(repository)
     except Exception as error:
@@ -45,10 +49,40 @@ def read_hub(identifier: str, wanted: tuple[str, ...], options: ReadOptions) -> 
         raise DataError(f"hf:{repository} has the splits {list(parts)}; expected train and test, or only one")
     splits: dict[str, ImageSet] = {}
     for split, part in chosen.items():
-        identity = {"hub": repository, "label": label, "fingerprint": part._fingerprint}
         build = partial(_decode, part, repository, split, label, options)
-        splits |= options.cached(f"{repository}-{split}", identity, build)
+        splits |= options.cached(f"{repository}-{split}", _identity(repository, label, part._fingerprint), build)
+        if options.cache:
+            note = _note_path(options, repository, label, split)
+            note.parent.mkdir(parents=True, exist_ok=True)
+            note.write_text(part._fingerprint, encoding="utf-8")
     return splits
+
+
+def _read_cached(repository: str, label: str, wanted: tuple[str, ...], options: ReadOptions) -> dict[str, ImageSet]:
+    """What was decoded before, as the notes of fingerprints have it: the library would ask the hub for them."""
+
+    def refuse() -> dict[str, ImageSet]:
+        raise NotAtHandError(f"hf:{repository} is not in {options.folder}, and nothing may be downloaded")
+
+    parts = (WHOLE,) if _note_path(options, repository, label, WHOLE).is_file() else wanted
+    splits: dict[str, ImageSet] = {}
+    for split in parts:
+        note = _note_path(options, repository, label, split)
+        if not note.is_file():
+            refuse()
+        identity = _identity(repository, label, note.read_text(encoding="utf-8"))
+        splits |= options.cached(f"{repository}-{split}", identity, refuse)
+    return splits
+
+
+def _identity(repository: str, label: str, fingerprint: str) -> dict[str, str]:
+    return {"hub": repository, "label": label, "fingerprint": fingerprint}
+
+
+def _note_path(options: ReadOptions, repository: str, label: str, split: str) -> Path:
+    """Where the fingerprint is kept that a part of a data set had when it was decoded last."""
+    name = hashlib.sha256(json.dumps([repository, label, split]).encode()).hexdigest()[:20]
+    return options.folder / "hub" / f"{name}.txt"
 
 
 def row_names(part_name: str, count: int) -> list[str]:

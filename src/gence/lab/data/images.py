@@ -21,6 +21,10 @@ class DataError(ValueError):
     """Data that cannot be read, or that would be misread: the message names the file or argument and the way out."""
 
 
+class NotAtHandError(DataError):
+    """The images are not on this machine, and may not be downloaded."""
+
+
 @dataclass(frozen=True, eq=False)
 class ImageSet:
     """Images with one label each, decoded, on the CPU.

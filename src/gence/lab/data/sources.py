@@ -76,6 +76,7 @@ def load(
     cache_dir: str | Path | None = None,
     cache: bool = True,
     progress: bool = False,
+    download: bool = True,
 ) -> DataSplits:
     """Training and test images of a source.
 
@@ -87,15 +88,17 @@ def load(
         cache_dir: where decoded images are kept; by default `$GENCE_CACHE`, else `gence` in the user's cache folder.
         cache: False to decode each time and to write nothing.
         progress: True for a progress bar on stderr while images are decoded or downloaded.
+        download: False to read only what is on this machine already, and never touch the network.
 
     Raises:
         DataError: the source cannot be read, or not without doubt about what is in it.
+        NotAtHandError: the images would have to be downloaded, and `download` is False.
 
     >>> digits = load("digits")
     >>> digits.train.image_shape, len(digits.train), len(digits.test)
     ((1, 8, 8), 896, 901)
     """
-    options = _options(image_size, data_dir, cache_dir, cache, progress)
+    options = _options(image_size, data_dir, cache_dir, cache, progress, download)
     return to_splits(read_parts(source, ("train", "test"), options), source)
 
 
@@ -109,6 +112,7 @@ def load_images(
     cache_dir: str | Path | None = None,
     cache: bool = True,
     progress: bool = False,
+    download: bool = True,
 ) -> ImageSet:
     """One part of a source, such as an out-of-distribution set, where labels do not matter.
 
@@ -124,10 +128,11 @@ def load_images(
         cache_dir: as for `load`.
         cache: as for `load`.
         progress: as for `load`.
+        download: as for `load`.
     """
     if split not in ("train", "test"):
         raise DataError(f"split must be 'train' or 'test'; got {split!r}")
-    options = _options(image_size, data_dir, cache_dir, cache, progress)
+    options = _options(image_size, data_dir, cache_dir, cache, progress, download)
     splits = read_parts(source, (split,), options, allow_flat=True)
     images = splits[WHOLE] if WHOLE in splits else splits[split]
     return images if channels is None else images.with_channels(channels)
@@ -210,7 +215,12 @@ def decode_split(
 
 
 def _options(
-    image_size: Size | None, data_dir: str | Path | None, cache_dir: str | Path | None, cache: bool, progress: bool
+    image_size: Size | None,
+    data_dir: str | Path | None,
+    cache_dir: str | Path | None,
+    cache: bool,
+    progress: bool,
+    download: bool,
 ) -> ReadOptions:
     return ReadOptions(
         image_size=image_size,
@@ -218,6 +228,7 @@ def _options(
         cache_dir=None if cache_dir is None else Path(cache_dir).expanduser(),
         cache=cache,
         progress=progress,
+        download=download,
     )
 
 

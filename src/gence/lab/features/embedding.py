@@ -265,7 +265,13 @@ class _Rate(TextColumn):
 @contextmanager
 def image_bar(title: str, total: int, console: Console | None) -> Iterator[Callable[[int], None]]:
     """Show a bar on stderr, or on `console`; yields what to call with the number of images just done."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        _Rate(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console or Console(stderr=True)) as bar:
         task = bar.add_task(title, total=total)
         yield lambda count: bar.advance(task, count)

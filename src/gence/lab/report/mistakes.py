@@ -38,10 +38,13 @@ class Mistake:
 
 
 def images_at_hand(record: Record, cache_dir: Path | None = None) -> ImageSet | None:
-    """Return the test images of a run, or None where they are not at hand: a store from elsewhere, or changed data."""
+    """Return the test images of a run, or None where they are not at hand: a store from elsewhere, or changed data.
+
+    Nothing is downloaded, whatever a record names as its data.
+    """
     spec = record.spec
     try:
-        splits = load(spec.data, image_size=spec.image_size, cache_dir=cache_dir)
+        splits = load(spec.data, image_size=spec.image_size, cache_dir=cache_dir, download=False)
     except (DataError, OSError):
         return None
     return None if changed_parts(record.result.data, {"test": splits.test.checksum}) else splits.test

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gence._version import __version__
-from gence.lab.report.figures import Panel, as_png, as_svg, inlined, panels
+from gence.lab.report.figures import Panel, as_png, as_svg, inlined, panels, printable
 from gence.lab.report.frame import Setting, SettingRecords, load_rows, read_references, read_setting, settings
 from gence.lab.report.mistakes import Mistake, confident_mistakes, images_at_hand
 from gence.lab.report.style import Mark, colour_variables, loss_title, marks_for
@@ -110,8 +110,8 @@ def write_report(report: Report, out: str | os.PathLike[str], *, files: bool = T
 
     folder = make_folder(out)
     page = folder / "report.html"
-    replace_file(page, render(report).encode())
-    replace_file(folder / "runs.csv", report.frame.to_csv(index=False).encode())
+    replace_file(page, _encoded(render(report)))
+    replace_file(folder / "runs.csv", _encoded(report.frame.to_csv(index=False)))
     if not files:
         return page
     written: set[str] = set()
@@ -119,16 +119,21 @@ def write_report(report: Report, out: str | os.PathLike[str], *, files: bool = T
         prefix = f"s{number + 1}-" * (len(report.chapters) > 1)
         content = {}
         for panel, svg in chapter.panels:
-            content[f"figures/{panel.name}.svg"] = svg.encode()
+            content[f"figures/{panel.name}.svg"] = _encoded(svg)
             content[f"figures/{panel.name}.png"] = as_png(panel.figure)
         for table in chapter.tables:
             for ending, text in (("md", table.markdown()), ("tex", table.latex()), ("csv", table.csv())):
-                content[f"tables/{prefix}{table.name}.{ending}"] = text.encode()
+                content[f"tables/{prefix}{table.name}.{ending}"] = _encoded(text)
         for name, data in content.items():
             replace_file(folder / name, data)
         written |= content.keys()
     _remove_old(folder, written)
     return page
+
+
+def _encoded(text: str) -> bytes:
+    """Return a text as UTF-8, with escapes for the bytes of a file's name that are none."""
+    return text.encode(errors="backslashreplace")
 
 
 def _remove_old(folder: Path, written: Iterable[str]) -> None:
@@ -163,7 +168,7 @@ def _chapter(
     records = {record.key: record for runs in gathered.records.values() for record in runs}
     verdict = judge(setting.frame)
     images = images_at_hand(records[setting.frame["key"].iloc[0]], cache_dir)
-    classes = images.classes if images is not None else ()
+    classes = tuple(map(printable, images.classes)) if images is not None else ()
     references = read_references(store, setting)
     tables = (
         loss_table(setting), reference_table(references) if references else None, tuning_table(setting.frame),
@@ -235,7 +240,7 @@ def render(report: Report) -> str:
     folder = files("gence.lab.report") / "templates"
     losses = list(dict.fromkeys(loss for chapter in report.chapters for loss in chapter.gathered.losses))
     marks = marks_for(losses)
-    csv = report.frame.to_csv(index=False).encode()
+    csv = _encoded(report.frame.to_csv(index=False))
     return environment.get_template("report.html").render(
         report=report,
         version=__version__,
@@ -259,7 +264,7 @@ def notebook_html(report: Report) -> str:
     chapter = report.chapters[0]
     figures = [
         {
-            "uri": f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}",
+            "uri": f"data:image/svg+xml;base64,{base64.b64encode(_encoded(svg)).decode()}",
             "text": f"{panel.title}. {panel.description}",
         }
         for panel, svg in chapter.panels

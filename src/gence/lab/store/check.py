@@ -17,13 +17,13 @@ RUNS_NOTE = "runs"
 
 
 def leftovers(root: Path, recorded: Container[str]) -> list[Path]:
-    """Return what can be deleted in a store.
+    """Return what can be deleted in a store: unfinished files that nobody writes, checkpoints of recorded runs.
 
     Args:
         root: the store's folder.
         recorded: the keys of its records.
     """
-    unfinished = root.rglob(f"{files.TEMPORARY_PREFIX}*")
+    unfinished = (path for path in root.rglob(f"{files.TEMPORARY_PREFIX}*") if files.is_abandoned(path))
     checkpoints = (root / "work").glob(f"{CHECKPOINT_PREFIX}*.safetensors")
     return sorted([*unfinished, *(path for path in checkpoints if _is_over(path, recorded))])
 

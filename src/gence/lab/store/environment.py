@@ -1,4 +1,4 @@
-"""Where a run was made: versions, commit and device, as they are stored with every number."""
+"""Where a run was made: versions, commit and device, as they are stored with every number; and by which process."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import functools
 import importlib.metadata
 import os
 import platform
+import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,3 +72,60 @@ def _git(folder: Path, *arguments: str) -> str:
         ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=10
     )
     return done.stdout.strip()
+
+
+MACHINE = ("host", "boot", "pid_space")
+"""The parts of an identity that all processes share that can see each other."""
+
+
+def process_identity() -> dict[str, Any]:
+    """Return what tells this process from every other: machine, boot, process space, number and start time."""
+    return {
+        "host": socket.gethostname(),
+        "boot": _read("/proc/sys/kernel/random/boot_id"),
+        "pid_space": _link("/proc/self/ns/pid"),
+        "pid": os.getpid(),
+        "started": _started(os.getpid()),
+    }
+
+
+def is_alive(holder: Mapping[str, Any]) -> bool | None:
+    """Return whether a process lives, given its `process_identity`; None if it is of another machine, or unknown."""
+    mine = process_identity()
+    if not isinstance(holder.get("pid"), int) or "started" not in holder:
+        return None
+    if any(holder.get(name) != mine[name] for name in MACHINE):
+        return None
+    return bool(_started(holder["pid"]) == holder["started"])
+
+
+def _started(pid: int) -> str | None:
+    """Return when a process started, in the system's ticks, or None if there is none (a zombie is none)."""
+    stat = _read(f"/proc/{pid}/stat")
+    if stat:
+        # The name in parentheses may hold spaces; the fields after it are counted from the closing one.
+        rest = stat.rpartition(")")[2].split()
+        return None if rest[0] in "ZX" else rest[19]
+    if Path("/proc/self").exists():
+        return None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        pass
+    return "unknown"
+
+
+def _read(path: str) -> str | None:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return None
+
+
+def _link(path: str) -> str | None:
+    try:
+        return str(Path(path).readlink())
+    except OSError:
+        return None

@@ -8,14 +8,24 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
+import json
 import os
+import re
+import stat
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
+
+from gence.lab.store.environment import MACHINE, is_alive, process_identity
 
 TEMPORARY_PREFIX = ".writing-"
 """Names of files that are not there yet."""
 
+_OWNER = re.compile(rf"{re.escape(TEMPORARY_PREFIX)}(?P<machine>[0-9a-f]{{8}})-(?P<pid>\d+)-(?P<started>\w+)-")
+_ABANDONED_AFTER_S = 3600.0
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
@@ -23,6 +33,36 @@ _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 class StoreError(RuntimeError):
     """The store cannot be written, or holds something it should not; the message says what to do."""
+
+
+class NewerVersionError(StoreError):
+    """A record was written by a newer version of gence, which alone can read it."""
+
+
+def temporary_path(path: Path) -> Path:
+    """Return a new name beside `path` for a file that is not finished; it says which process is writing it.
+
+    The end of the name is kept, because libraries read a file's kind from it.
+    """
+    me = process_identity()
+    owner = f"{_machine(me)}-{me['pid']}-{me['started']}"
+    return path.parent / f"{TEMPORARY_PREFIX}{owner}-{uuid.uuid4().hex[:8]}-{path.name[-100:]}"
+
+
+def is_abandoned(path: Path) -> bool:
+    """Return whether nobody writes an unfinished file any more.
+
+    Its process is dead; or, of one on another machine, the file has not changed for an hour.
+    """
+    try:
+        age = time.time() - path.stat().st_mtime
+    except OSError:
+        return False  # finished or removed meanwhile
+    owner, me = _OWNER.match(path.name), process_identity()
+    if owner is not None and owner["machine"] == _machine(me):
+        alive = is_alive({**me, "pid": int(owner["pid"]), "started": owner["started"]})
+        return not alive
+    return abs(age) > _ABANDONED_AFTER_S  # abs: clocks differ, and a date ahead would otherwise never pass
 
 
 def create_file(path: Path, data: bytes, *, durable: bool = True) -> bool:
@@ -54,19 +94,21 @@ def replace_file(path: Path, data: bytes) -> None:
 def writing_file(path: Path) -> Iterator[Path]:
     """Yield a temporary file's path, for libraries that write files themselves; `path` is its name in the end.
 
-    After an error, `path` is as it was before.
+    After an error, `path` is as it was before. Who may read the file is for the umask to say, not for the library,
+    some of which keep their files to the user.
     """
-    # The name's end is kept, because libraries read a file's kind from it.
-    temporary = path.parent / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}-{path.name}"
+    temporary, begun = temporary_path(path), False
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise explain(error, path) from error
-    try:
+        with temporary.open("xb") as empty:
+            mode = stat.S_IMODE(os.fstat(empty.fileno()).st_mode)
+        begun = True
         yield temporary
+        if stat.S_IMODE(temporary.stat().st_mode) != mode:
+            temporary.chmod(mode)
         temporary.replace(path)
     except OSError as error:
-        if error.filename in (None, str(temporary), temporary):
+        if not begun or error.filename in (None, str(temporary), temporary):
             raise explain(error, path) from error
         raise  # another file's error: what is written is read from somewhere
     finally:
@@ -85,7 +127,7 @@ def remove(path: Path) -> None:
 
 def _written_beside(path: Path, data: bytes, *, durable: bool = True) -> Path:
     """Write `data` to a temporary file in the folder of `path`, flushed to the disk if it must last."""
-    temporary = path.parent / f"{TEMPORARY_PREFIX}{path.name}-{uuid.uuid4().hex}"
+    temporary = temporary_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("xb") as file:
@@ -126,6 +168,11 @@ def _flush_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def _machine(process: Mapping[str, Any]) -> str:
+    """Return a short name of a machine, its boot and its process space."""
+    return hashlib.sha256(json.dumps([process[name] for name in MACHINE]).encode()).hexdigest()[:8]
 
 
 def explain(error: OSError, path: Path) -> StoreError:

@@ -45,10 +45,10 @@ def checksums_at_hand(spec: RunSpec, cache_dir: Path | None = None) -> dict[str,
     try:
         if not container_paths(spec.data, None):
             return {}
-        splits = load(spec.data, image_size=spec.image_size, cache_dir=cache_dir)
+        splits = load(spec.data, image_size=spec.image_size, cache_dir=cache_dir, download=False)
         channels, height, _ = splits.train.image_shape
         ood = {
-            name: load_images(name, "test", image_size=height, channels=channels, cache_dir=cache_dir)
+            name: load_images(name, "test", image_size=height, channels=channels, cache_dir=cache_dir, download=False)
             for name in spec.ood
             if container_paths(name, None)
         }

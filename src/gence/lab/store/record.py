@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gence.lab.spec import RECIPES, SCHEMA_VERSION, LossSpec, RunSpec, SpecError, canonical_json
-from gence.lab.store.files import StoreError
+from gence.lab.store.files import NewerVersionError, StoreError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,6 +63,7 @@ FORMAT_VERSION = 1
 
 KEY_FORM = re.compile(r"[0-9a-f]{16}")
 _HEAD = re.compile(rb'\{"key":"([0-9a-f]{16})","checksum":"([0-9a-f]{64})","run":')
+_HEAD_LENGTH = len('{"key":"","checksum":"","run":') + 16 + 64
 _TAIL = b"}}"
 _DECODER = json.JSONDecoder()
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -143,16 +144,21 @@ def decode(line: bytes, where: str) -> Record:
 def row_of_line(line: bytes, where: str) -> dict[str, Any]:
     """Return what `Record.row` does, from a record's line without its curves; raise `StoreError` if it was changed."""
     key, run, _ = _verified(line, where)
+    _check_schema(run, where)
+    return _flat(key, run)
+
+
+def _check_schema(run: Mapping[str, Any], where: str) -> None:
     if run["spec"]["schema"] > SCHEMA_VERSION:
-        raise StoreError(
+        raise NewerVersionError(
             f"{where} has a spec written by a newer version (schema {run['spec']['schema']}, this one reads up to "
             f"{SCHEMA_VERSION}): update gence to read it"
         )
-    return _flat(key, run)
 
 
 def verified_spec(key: str, run: Mapping[str, Any], where: str) -> RunSpec:
     """Return the spec of a record; raise `StoreError` if it is of a newer version or belongs to another key."""
+    _check_schema(run, where)
     try:
         spec = RunSpec.from_dict(run["spec"])
     except SpecError as error:
@@ -216,30 +222,38 @@ def _recipe_name(canonical: str) -> str:
     return f"custom-{hashlib.sha256(canonical.encode()).hexdigest()[:6]}"
 
 
-def _verified(line: bytes, where: str) -> tuple[str, dict[str, Any], str]:
-    """Return key, short part and the text of the detail of a record that is as it was written."""
+def check_unchanged(line: bytes, where: str) -> str:
+    """Return the key of a record of any version; raise `StoreError` if it was changed after it was written."""
     line = line.rstrip(b"\n")
     match = _HEAD.match(line)
     if match is None or not line.endswith(_TAIL):
         raise StoreError(f"{where} is not a record: it was cut short or reformatted; remove it to have the run redone")
     key = match[1].decode()
-    if _digest(key, line[match.end() : -1]) != match[2]:
+    if _digest(key, memoryview(line)[match.end() : -1]) != match[2]:
         raise StoreError(
             f"{where} was changed after it was written (its checksum does not match); restore it, or remove it to have "
             "the run redone"
         )
-    text = line.decode()
-    run, end = _DECODER.raw_decode(text, match.end())
+    return key
+
+
+def _verified(line: bytes, where: str) -> tuple[str, dict[str, Any], str]:
+    """Return key, short part and the text of the detail of a record that is as it was written."""
+    key = check_unchanged(line, where)
+    text = line.rstrip(b"\n").decode()
+    run, end = _DECODER.raw_decode(text, _HEAD_LENGTH)
     if run["format"] > FORMAT_VERSION:
-        raise StoreError(
+        raise NewerVersionError(
             f"{where} was written by a newer version (record format {run['format']}, this one reads up to "
             f"{FORMAT_VERSION}): update gence to read it"
         )
     return key, run, text[end + len(',"detail":') : -1]
 
 
-def _digest(key: str, body: bytes) -> bytes:
-    return hashlib.sha256(key.encode() + body).hexdigest().encode()
+def _digest(key: str, body: bytes | memoryview) -> bytes:
+    digest = hashlib.sha256(key.encode())
+    digest.update(body)
+    return digest.hexdigest().encode()
 
 
 def _plain(value: Any) -> Any:

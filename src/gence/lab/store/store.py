@@ -11,6 +11,7 @@ read at the same time, and stores made on different days combine (`Store.merge`)
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -20,7 +21,7 @@ from gence.lab.spec import RunSpec
 from gence.lab.store import files, record
 from gence.lab.store.check import MergeReport, StoreCheck, leftovers
 from gence.lab.store.environment import environment_record
-from gence.lab.store.files import StoreError
+from gence.lab.store.files import NewerVersionError, StoreError
 from gence.lab.store.pack import Pack
 from gence.lab.store.predictions import Predictions
 from gence.lab.store.record import Record, RunResult
@@ -28,6 +29,8 @@ from gence.lab.store.record import Record, RunResult
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
+
+_log = logging.getLogger("gence.lab.store")
 
 
 class Store:
@@ -69,7 +72,7 @@ class Store:
 
     def ensure_writable(self) -> None:
         """Raise `StoreError` now, rather than after hours of training, if nothing can be written here."""
-        probe = self.root / f"{files.TEMPORARY_PREFIX}probe-{os.getpid()}"
+        probe = files.temporary_path(self.root / "probe")
         files.replace_file(probe, b"x" * 4096)
         probe.unlink(missing_ok=True)
 
@@ -98,9 +101,19 @@ class Store:
         return found
 
     def records(self, keys: Iterable[str] | None = None) -> Iterator[Record]:
-        """Yield the records with these keys (all of them by default), in the order of their keys."""
+        """Yield the records with these keys (all of them by default), in the order of their keys.
+
+        Of all, those of a newer version are skipped, and it is said how many.
+        """
+        newer = 0
         for key in sorted(self.keys() if keys is None else keys):
-            yield self.read(key)
+            try:
+                yield self.read(key)
+            except NewerVersionError:
+                if keys is not None:
+                    raise
+                newer += 1
+        self._note_newer(newer)
 
     def line(self, key: str) -> bytes:
         """Return a record as it is stored, without the newline."""
@@ -148,6 +161,8 @@ class Store:
         Nested fields have dotted columns ("recipe.lr", "subset.n", "loss.anchor"); "loss" is the string form, "recipe"
         the recipe's name, or "custom-" and a hash. Metrics stand under their own names.
 
+        Records of a newer version are skipped, and it is said how many.
+
         Args:
             keys: the records to take; all by default.
         """
@@ -159,13 +174,35 @@ class Store:
     def _rows(self, keys: Iterable[str] | None) -> dict[str, dict[str, Any]]:
         """Return the row of each record; the packed ones from one pass over their file, where all are asked for."""
         rows: dict[str, dict[str, Any]] = {}
+        newer = 0
+
+        def add(key: str, line: bytes) -> None:
+            nonlocal newer
+            try:
+                rows[key] = record.row_of_line(line, self._called(key))
+            except NewerVersionError:
+                newer += 1
+
         if keys is None:
             keys = {key for key, _ in self.loose_files()}  # before the pack, as in `keys`
-            rows = {k: record.row_of_line(line, self._called(k)) for k, line in self._pack.lines() if k not in keys}
+            for key, line in self._pack.lines():
+                if key not in keys:
+                    add(key, line)
         for key in keys:
-            known = self._remembered.get(key)
-            rows[key] = known.row() if known else record.row_of_line(self.line(key), self._called(key))
+            if key in self._remembered:
+                rows[key] = self._remembered[key].row()
+            else:
+                add(key, self.line(key))
+        self._note_newer(newer)
         return rows
+
+    def _note_newer(self, count: int) -> None:
+        if count:
+            _log.warning(
+                "%d records in %s were written by a newer version and are skipped: update gence to read them",
+                count,
+                self.root,
+            )
 
     def _called(self, key: str) -> str:
         """Return the name of a record in messages, where to look for its file would take too long."""
@@ -225,7 +262,7 @@ class Store:
             loose = dict(self.loose_files())
             lines = {key: self.line(key) for key in sorted({*loose, *self._pack})}
             for key, line in lines.items():
-                record.verified_run(line, self._where(key))
+                record.check_unchanged(line, self._where(key))
                 self._ensure_one(key, line)
             self._pack.write(lines)
             for path in loose.values():
@@ -235,6 +272,7 @@ class Store:
     def check(self, *, remove_leftovers: bool = False) -> StoreCheck:
         """Read everything; return what is not as it was written. Nothing is changed, but leftovers if asked."""
         problems: list[str] = []
+        newer: list[str] = []
         sound = 0
         loose = dict(self.loose_files())
         for key in sorted({*loose, *self._pack}):
@@ -246,6 +284,8 @@ class Store:
                 self._ensure_one(key, line)
                 self._predictions.check(key, run["predictions"])
                 sound += 1
+            except NewerVersionError as error:
+                newer.append(str(error))
             except StoreError as error:
                 problems.append(str(error))
         problems += [f"{path} is not where and named as a record is" for path in self._strangers()]
@@ -254,7 +294,9 @@ class Store:
         if remove_leftovers:
             for path in unused:
                 path.unlink(missing_ok=True)
-        return StoreCheck(sound=sound, problems=tuple(problems), notes=tuple(self._pack.repeated()), leftovers=unused)
+        return StoreCheck(
+            sound=sound, problems=tuple(problems), notes=(*newer, *self._pack.repeated()), leftovers=unused
+        )
 
     def strange_lines(self) -> list[str]:
         """Return a sentence for each line of the pack that is no record, and so is not counted anywhere."""

@@ -11,7 +11,6 @@ import contextlib
 import datetime
 import json
 import os
-import socket
 import threading
 import traceback
 from pathlib import Path
@@ -21,13 +20,15 @@ from typing import Any
 from filelock import FileLock
 
 from gence.lab.spec import RunSpec
-from gence.lab.store import TEMPORARY_PREFIX, StoreError, create_file, replace_file
+from gence.lab.store import StoreError, create_file, is_alive, process_identity, replace_file, temporary_path
 
 HEARTBEAT_S = 10.0
 """How often a claim's time is renewed."""
 
 STALE_AFTER_S = 120.0
 """How old a claim of another machine may be before its holder counts as dead."""
+
+_AHEAD_S = 1.0
 
 
 class Claims:
@@ -62,7 +63,7 @@ class Claims:
     def take(self, key: str) -> bool:
         """Claim a run; return whether it is ours now."""
         path = self._path(key)
-        data = json.dumps(_identity()).encode()
+        data = json.dumps(process_identity()).encode()
         taken = create_file(path, data, durable=False)
         if not taken and self._is_stale(path):
             # Under a lock the operating system frees when its holder dies: of two that see the same dead claim, one
@@ -103,14 +104,20 @@ class Claims:
             return True
         except OSError:
             return False
-        holder, mine = _holder(content), _identity()
-        if all(holder.get(name) == mine[name] for name in ("host", "boot", "pid_space")):
-            return bool(_started(holder["pid"]) != holder["started"])
-        return self._file_system_time() - touched > self._stale_after_s
+        alive = is_alive(_holder(content))
+        if alive is not None:
+            return not alive
+        now = self._file_system_time()
+        if touched > now + _AHEAD_S:
+            # A clock was ahead, and may have been corrected by years since: the claim ages from now on. Its holder, if
+            # it lives, dates it anew.
+            with contextlib.suppress(OSError):
+                os.utime(path)
+        return now - touched > self._stale_after_s
 
     def _file_system_time(self) -> float:
         """Return now by the clock of the file system, as the clocks of a cluster's machines differ."""
-        probe = self._folder / f"{TEMPORARY_PREFIX}clock-{os.getpid()}-{threading.get_ident()}"
+        probe = temporary_path(self._folder / "clock")
         probe.write_bytes(b"")
         now = probe.stat().st_mtime
         probe.unlink(missing_ok=True)
@@ -134,51 +141,7 @@ def _holder(content: bytes) -> dict[str, Any]:
         holder = json.loads(content)
     except ValueError:
         return {}
-    known = isinstance(holder, dict) and isinstance(holder.get("pid"), int) and "started" in holder
-    return holder if known else {}
-
-
-def _identity() -> dict[str, Any]:
-    """Return what tells this process from every other: machine, boot, process space, number and start time."""
-    return {
-        "host": socket.gethostname(),
-        "boot": _read("/proc/sys/kernel/random/boot_id"),
-        "pid_space": _link("/proc/self/ns/pid"),
-        "pid": os.getpid(),
-        "started": _started(os.getpid()),
-    }
-
-
-def _started(pid: int) -> str | None:
-    """Return when a process started, in the system's ticks, or None if there is none (a zombie is none)."""
-    stat = _read(f"/proc/{pid}/stat")
-    if stat:
-        # The name in parentheses may hold spaces; the fields after it are counted from the closing one.
-        rest = stat.rpartition(")")[2].split()
-        return None if rest[0] in "ZX" else rest[19]
-    if Path("/proc/self").exists():
-        return None
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return None
-    except PermissionError:
-        pass
-    return "unknown"
-
-
-def _read(path: str) -> str | None:
-    try:
-        return Path(path).read_text().strip()
-    except OSError:
-        return None
-
-
-def _link(path: str) -> str | None:
-    try:
-        return str(Path(path).readlink())
-    except OSError:
-        return None
+    return holder if isinstance(holder, dict) else {}
 
 
 _KEPT_ATTEMPTS = 20

@@ -281,7 +281,7 @@ def run_grid(
         wall_s=time.monotonic() - started,
     )
     if on_progress is None:
-        console.print(report.summary(), highlight=False)
+        console.print(report.summary(), highlight=False, markup=False)
     return report
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gence.lab.spec import LossSpec, RunSpec, SpecError, canonical_json, check_choice
-from gence.lab.store import Store
+from gence.lab.store import Store, StoreError
 from gence.lab.sweep.search import suggest_changes
 
 if TYPE_CHECKING:
@@ -21,6 +24,7 @@ METRICS = {"accuracy": ("maximize", 0.0), "nll": ("minimize", 1e6)}
 
 _STUDY_LAYOUT = 2
 _CHANGES = "changes"
+_log = logging.getLogger("gence.lab.sweep")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,9 +95,7 @@ class LossTrials:
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.store, self.base, self.loss, self.settings = store, base, loss, settings
-        storage = optuna.storages.JournalStorage(
-            optuna.storages.journal.JournalFileBackend(str(store.root / "tune" / "trials.log"))
-        )
+        storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(_journal(store))))
         self._name = _study_name(base, loss, settings)
         self.study = optuna.create_study(
             storage=storage,
@@ -225,6 +227,43 @@ class TrialBatch:
         # A run that diverged has an accuracy, and may have nothing else.
         values = [self._own.store.read(spec.key).result.metrics.get(metric, math.nan) for spec in runs]
         return sum(v if math.isfinite(v) else METRICS[metric][1] for v in values) / len(values)
+
+
+def mend_journal(store: Store) -> None:
+    """Cut off what a full disk or a power cut left of the journal's last line; nobody else may be tuning meanwhile.
+
+    Optuna would write its next line behind it, and could read neither. What the line would have said is asked again.
+
+    Raises:
+        StoreError: a line before the last one is damaged, and what follows it cannot be relied on.
+    """
+    path = _journal(store)
+    if not path.exists():
+        return
+    lines = path.read_bytes().splitlines(keepends=True)
+    if lines and not _is_whole(lines[-1]):
+        _log.warning("the last line of %s was cut short, by a full disk or a power cut; it is removed", path)
+        torn = lines.pop()
+        with path.open("rb+") as file:
+            file.truncate(file.seek(0, os.SEEK_END) - len(torn))
+    for number, line in enumerate(lines, start=1):
+        if not _is_whole(line):
+            raise StoreError(
+                f"line {number} of {path} is damaged; restore the file, or remove it to tune anew (trials that are "
+                "recorded are not trained again)"
+            )
+
+
+def _journal(store: Store) -> Path:
+    return store.root / "tune" / "trials.log"
+
+
+def _is_whole(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return line.endswith(b"\n")
 
 
 def _step(rung: float) -> int:

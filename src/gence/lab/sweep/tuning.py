@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 from gence.lab.spec import LossSpec, RunSpec, SpecError, check_losses
 from gence.lab.store import Store, StoreError, check_recorded_data
 from gence.lab.sweep.run import Countdown, run_grid
-from gence.lab.sweep.trials import LossTrials, TunedLoss, TuneSettings
+from gence.lab.sweep.trials import LossTrials, TunedLoss, TuneSettings, mend_journal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +80,7 @@ def tune(
     stopped: str | None = None
     failed: dict[str, str] = {}
     with _alone(store.root / "tune"):
+        mend_journal(store)
         studies = [LossTrials(store, base, loss, settings) for loss in asked]
         if check_data:
             check_recorded_data((run for own in studies for run in own.specs()), store, run_options.get("cache_dir"))

@@ -291,7 +291,7 @@ def _decoded(container: Container, names: list[str], shape: tuple[int, int, int]
 
 
 def images_to_judge(
-    model: TrainedModel, data: str, *, cache_dir: Path | None = None, progress: bool = False
+    model: TrainedModel, data: str, *, cache_dir: Path | None = None, progress: bool = False, download: bool = True
 ) -> ImageSet:
     """The images of a source that a trained network may be judged on, brought to its size and channels.
 
@@ -302,6 +302,7 @@ def images_to_judge(
         data: a source with the network's classes.
         cache_dir: where decoded images are kept.
         progress: a bar on stderr while images are decoded or downloaded.
+        download: False to raise `NotAtHandError` where images would have to be downloaded.
 
     Raises:
         DataError: the source cannot be read; or it is the one the network was trained on, and has changed since, so
@@ -312,10 +313,11 @@ def images_to_judge(
     # The data it was trained on is in the cache as it was read then.
     own = same_source(data, model.spec.data)
     if not own and (data.startswith(HUB_PREFIX) or not has_own_test_part(data)):
-        found = load_images(data, "test", image_size=size, cache_dir=cache_dir, progress=progress)
+        found = load_images(data, "test", image_size=size, cache_dir=cache_dir, progress=progress, download=download)
         test = _unseen_part(model, found, data)
     else:
-        splits = load(data, image_size=model.spec.image_size if own else size, cache_dir=cache_dir, progress=progress)
+        side = model.spec.image_size if own else size
+        splits = load(data, image_size=side, cache_dir=cache_dir, progress=progress, download=download)
         changed = changed_parts(model.data, data_checksums(splits)) if own else []
         # One part as it was is enough: the test images, or all that were trained on, are then where they were.
         if len(changed) == 2 and not has_own_test_part(data):

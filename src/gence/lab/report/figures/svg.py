@@ -6,7 +6,7 @@ import io
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
-from xml.sax.saxutils import escape
+from xml.etree import ElementTree
 
 from gence.lab.report.style import Mark
 
@@ -20,6 +20,8 @@ LOSS_GID = "loss:"
 """An artist with the gid "loss:3" belongs to the fourth loss, and can be switched off with it."""
 
 _THEMED = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)", PAPER: "var(--paper)"}
+_SVG = "{http://www.w3.org/2000/svg}"
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _STYLE = {
     "svg.fonttype": "none",  # text stays text: small, searchable, in the page's font
     "text.parse_math": False,  # a class may be called "$x$"
@@ -51,6 +53,15 @@ def figure_style() -> dict[str, object]:
     return dict(_STYLE)
 
 
+def printable(text: str) -> str:
+    """Return a text with a mark for each character that no XML may have, and no font draws; file names may have them.
+
+    >>> printable("caf\\N{LATIN SMALL LETTER E WITH ACUTE}\\x01")
+    'café�'
+    """
+    return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
 def as_svg(figure: Figure, salt: str) -> str:
     """Return a figure as SVG text that depends on the figure alone."""
     import matplotlib
@@ -59,7 +70,7 @@ def as_svg(figure: Figure, salt: str) -> str:
     with matplotlib.rc_context({**_STYLE, "svg.hashsalt": salt}):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     figure.set_layout_engine("none")  # it is laid out now; a second file need not do it again
-    return buffer.getvalue()
+    return printable(buffer.getvalue())
 
 
 def as_png(figure: Figure, dpi: int = 150) -> bytes:
@@ -86,26 +97,42 @@ def inlined(svg: str, *, name: str, title: str, description: str, marks: list[Ma
         marks: the colours to replace.
         losses: the number each loss of the figure has on the page.
     """
-    body = svg[svg.index("<svg") :]
-    # matplotlib's own style sheet would apply to the whole page.
-    body = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", body, flags=re.DOTALL)
-    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-    body = re.sub(r"<!--.*?-->", "", body, flags=re.DOTALL)
-    body = re.sub(rf'id="{LOSS_GID}(\d+)"', lambda found: f'data-loss="{losses[int(found[1])]}"', body)
-    body = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', body)
-    body = re.sub(r'href="#([^"]+)"', rf'href="#{name}-\1"', body)
-    body = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", body)
-    body = body.replace("xlink:href", "href")
-    for colour, variable in _THEMED.items():
-        body = body.replace(colour, variable)
-    for mark in dict.fromkeys(marks):
-        body = body.replace(mark.light, f"var(--c{mark.light[1:]})")
-    box = re.search(r'viewBox="([^"]+)"', body)
-    width = float(box[1].split()[2]) if box else 300.0
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{box[1] if box else ""}" role="img" '
-        f'aria-labelledby="{name}-title {name}-desc" style="max-width:{width * 1.45:.0f}px">'
-        f'<title id="{name}-title">{escape(title)}</title><desc id="{name}-desc">{escape(description)}</desc>'
-    )
-    body = re.sub(r"<svg[^>]*>", lambda _: head, body, count=1, flags=re.DOTALL)
-    return re.sub(r"\s*\n\s*", "\n", body)
+    root = ElementTree.fromstring(svg)  # which leaves comments out, where matplotlib repeats every text
+    themed = {**_THEMED, **{mark.light: f"var(--c{mark.light[1:]})" for mark in marks}}
+    for parent in list(root.iter()):
+        parent.tag = parent.tag.rpartition("}")[2]
+        for child in list(parent):
+            # matplotlib's own style sheet would apply to the whole page.
+            if child.tag in (f"{_SVG}metadata", f"{_SVG}style"):
+                parent.remove(child)
+            elif parent.tag != "text":  # where spaces are seen
+                parent.text = child.tail = "\n"
+        parent.attrib = dict(_attribute(*item, name, themed, losses) for item in parent.attrib.items())
+    box = root.attrib["viewBox"]
+    root.attrib = {
+        "xmlns": _SVG[1:-1],
+        "viewBox": box,
+        "role": "img",
+        "aria-labelledby": f"{name}-title {name}-desc",
+        "style": f"max-width:{float(box.split()[2]) * 1.45:.0f}px",
+    }
+    for place, (kind, text) in enumerate({"title": title, "desc": description}.items()):
+        said = ElementTree.Element(kind, {"id": f"{name}-{kind}"})
+        said.text = printable(text)
+        root.insert(place, said)
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _attribute(key: str, value: str, name: str, themed: dict[str, str], losses: Sequence[int]) -> tuple[str, str]:
+    """Return an attribute as it is within a page: its ids, those it refers to, and its colours."""
+    key = key.rpartition("}")[2]
+    if key == "id":
+        if value.startswith(LOSS_GID):
+            return "data-loss", str(losses[int(value.removeprefix(LOSS_GID))])
+        return key, f"{name}-{value}"
+    if key == "href" and value.startswith("#"):  # and no picture
+        return key, f"#{name}-{value[1:]}"
+    value = value.replace("url(#", f"url(#{name}-")
+    for colour, variable in themed.items():
+        value = value.replace(colour, variable)
+    return key, value
