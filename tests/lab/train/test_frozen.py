@@ -59,9 +59,9 @@ def test_a_run_alone_is_the_run_among_others(trained):
         same_outcome(one, other)
 
 
-@pytest.mark.parametrize("head", ["linear", "mlp", "cosine"])
-def test_a_saved_head_says_what_the_run_was_judged_by(photographs, tmp_path, head):
-    spec = spec_of(photographs, head=head, image_size=128)
+@pytest.mark.parametrize(("head", "size"), [("linear", 128), ("mlp", 128), ("cosine", 128), ("linear", None)])
+def test_a_saved_head_says_what_the_run_was_judged_by(photographs, tmp_path, head, size):
+    spec = spec_of(photographs, head=head, image_size=size)
     (result,) = train_cohort([spec], device="cpu", models_dir=tmp_path)
     model = load_model(tmp_path / f"{spec.key}.safetensors", device="cpu")
     found = evaluate_model(model, str(photographs))
@@ -70,7 +70,7 @@ def test_a_saved_head_says_what_the_run_was_judged_by(photographs, tmp_path, hea
     names, probabilities = next(iter(predict_folder(model, photographs / "china")))
     assert len(names) == len(probabilities) == 63
     runtime = pytest.importorskip("onnxruntime")
-    images = load(photographs, image_size=128).test.images[:5]
+    images = load(photographs, image_size=size).test.images[:5]
     session = runtime.InferenceSession(export_model(model, tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
     (exported,) = session.run(["probabilities"], {"images": images.numpy()})
     np.testing.assert_allclose(exported, model.probabilities(images).numpy(), atol=1e-4)
