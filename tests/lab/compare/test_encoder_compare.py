@@ -48,6 +48,7 @@ def test_photographs_are_embedded_tuned_and_set_beside_references(compared):
     ]  # fmt: skip
     page = (out / "report.html").read_text()
     assert "References: " in page
+    assert "Frozen features of the pretrained encoder efficientnet_lite0: 1280 per image of 128 x 128 pixels" in page
     kept = [json.loads(place.read_text()) for place in (out / "store" / "references").iterdir()]
     assert sorted(row["seed"] for one in kept for row in one["rows"]) == [0, 0, 0, 1, 1, 1]
 

@@ -48,6 +48,7 @@ class Chapter:
     panels: tuple[tuple[Panel, str], ...]  # with the SVG of each
     mistakes: dict[str, list[Mistake]] | None  # None: the data set is not at hand
     classes: tuple[str, ...]
+    encoder: str = ""  # what embedded the images, in a sentence; empty for networks from scratch
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -189,6 +190,18 @@ def _chapter(
         panels=tuple((panel, as_svg(panel.figure, panel.name)) for panel in drawn),
         mistakes=None if images is None else confident_mistakes(store, gathered, images),
         classes=classes,
+        encoder=_encoder_in_words(gathered),
+    )
+
+
+def _encoder_in_words(gathered: SettingRecords) -> str:
+    """Return which pretrained encoder the heads stand on, or nothing for networks from scratch."""
+    found = next((table for loss in gathered.losses for table in gathered.tables(loss, "encoder")), None)
+    if found is None:
+        return ""
+    return (
+        f"Frozen features of the pretrained encoder {found['name']}: {found['features']} per image of {found['size']} x "
+        f"{found['size']} pixels (weights {found['weights']})."
     )
 
 
@@ -305,6 +318,7 @@ def _chapter_html(chapter: Chapter, number: int, losses: list[str], marks: dict[
     return {
         "number": number,
         "title": chapter.setting.title,
+        "encoder": chapter.encoder,
         "verdict": chapter.verdict,
         "concerns": chapter.concerns,
         "tables": {table.name: table for table in chapter.tables},
