@@ -56,6 +56,7 @@ def test_no_command_takes_a_path_for_markup(tmp_path, monkeypatch):
         "train": gence("train", "--data", photos, "--set", "recipe.epochs=1", "--ood", ood, "--save", model, *quick),
         "evaluate": gence("evaluate", model, "--data", photos, "--ood", ood, *quick),
         "predict": gence("predict", model, photos, "--out", tmp_path / f"{HOSTILE}.csv", *quick),
+        "export": gence("export", model, tmp_path / f"{HOSTILE}.pt2"),
         "compare": gence("compare", "--data", photos, "--losses", "ce,gence", "--seeds", "2", "--epochs", "1",
                          "--ood", ood, "--out", out, "--workers", "1", *quick),
         "run": gence("run", grid, "--store", store, "--dry-run") + gence("run", grid, "--store", store, *quick),

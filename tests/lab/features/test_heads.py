@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
@@ -98,13 +99,13 @@ def test_gradients_of_the_heads_by_hand(head: str) -> None:
     step = 1e-6
     for name, own in stack.parameters.items():
         for place in range(0, own.values.numel(), 5):
-            flat = own.values.view(-1)
-            kept = flat[place].item()
+            where = tuple(int(i) for i in np.unravel_index(place, tuple(own.values.shape)))
+            kept = own.values[where].item()
             sums = []
             for change in (step, -step):
-                flat[place] = kept + change
+                own.values[where] = kept + change
                 sums.append((stack.forward(x) * dz).sum())
-            flat[place] = kept
+            own.values[where] = kept
             expected = (sums[0] - sums[1]) / (2 * step)
             torch.testing.assert_close(found[name].reshape(-1)[place], expected, rtol=1e-5, atol=1e-7)
 

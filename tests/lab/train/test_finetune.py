@@ -53,7 +53,7 @@ def test_it_learns_and_a_kill_changes_nothing(photographs, tmp_path):
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline().strip() == "1"
         deadline = time.monotonic() + 60
-        while not list((tmp_path / "work").glob("*.safetensors")) and time.monotonic() < deadline:
+        while not list((tmp_path / "work").glob("cohort-*.safetensors")) and time.monotonic() < deadline:
             time.sleep(0.02)
         os.kill(process.pid, signal.SIGKILL)
     epochs = []

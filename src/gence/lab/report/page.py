@@ -200,8 +200,8 @@ def _encoder_in_words(gathered: SettingRecords) -> str:
     if found is None:
         return ""
     return (
-        f"Frozen features of the pretrained encoder {found['name']}: {found['features']} per image of {found['size']} x "
-        f"{found['size']} pixels (weights {found['weights']})."
+        f"Frozen features of the pretrained encoder {found['name']}: {found['features']} per image of {found['size']} "
+        f"x {found['size']} pixels (weights {found['weights']})."
     )
 
 

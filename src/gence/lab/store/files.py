@@ -127,7 +127,7 @@ def remove(path: Path) -> None:
 
 def _written_beside(path: Path, data: bytes, *, durable: bool = True) -> Path:
     """Write `data` to a temporary file in the folder of `path`, flushed to the disk if it must last."""
-    temporary = temporary_path(path)
+    temporary = temporary_path(path.with_name(f"{path.name}.part"))  # no reader's pattern fits such an ending
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("xb") as file:
