@@ -17,3 +17,12 @@ def test_values(text, value):
 def test_what_is_no_setting(text):
     with pytest.raises(ValueError, match="expected field=value"):
         read_settings([text])
+
+
+def test_the_version_is_an_option_too():
+    from typer.testing import CliRunner
+
+    from gence._version import __version__
+    from gence.cli.app import create_app
+
+    assert CliRunner().invoke(create_app(), ["--version"]).stdout.strip() == __version__

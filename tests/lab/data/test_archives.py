@@ -109,8 +109,8 @@ def test_leftovers_are_ignored_and_other_files_are_not(tmp_path: Path) -> None:
     }
     root = write_folder(tmp_path / "data", {**files, **clutter})
     assert len(load_images(root)) == 12
-    (root / "digit1" / "notes.txt").write_text("x")
-    with pytest.raises(DataError, match=r"notes\.txt is not an image"):
+    (root / "digit1" / "notes.npy").write_text("x")
+    with pytest.raises(DataError, match=r"notes\.npy is not an image"):
         load(root)
 
 

@@ -28,8 +28,8 @@ def assert_problems(root: Path, expected: list[str]) -> None:
 def test_classes_alone(tmp_path: Path) -> None:
     files = {
         **digit_files(3),
-        "notes/readme.txt": b"x",
-        "labels.csv": b"x",
+        "notes/clip.mp4": b"x",
+        "labels.npy": b"x",
         "loose1.png": IMAGE,
         "loose2.png": IMAGE,
         "digit1/bad.jpg": b"x",
@@ -40,8 +40,8 @@ def test_classes_alone(tmp_path: Path) -> None:
     assert_problems(
         root,
         [
-            "labels.csv is not an image",
-            "notes/readme.txt is not an image",
+            "labels.npy is not an image",
+            "notes/clip.mp4 is not an image",
             "loose1.png lies in no class folder",
             "loose2.png lies in no class folder",
             f"{root / 'notes'} is an empty class",
@@ -60,14 +60,14 @@ def test_train_and_test(tmp_path: Path) -> None:
         "test/extra/0.png": IMAGE,
         "test/loose.png": IMAGE,
         "test/digit1/bad.png": b"x",
-        "notes/readme.txt": b"x",
+        "notes/clip.mp4": b"x",
     }
     root = write_folder(tmp_path / "data", files)
     (root / "train" / "vacant").mkdir()
     assert_problems(
         root,
         [
-            "notes/readme.txt is not an image",
+            "notes/clip.mp4 is not an image",
             "holds test, train beside notes: these look like parts",
             f"{root / 'train/vacant'} is an empty class",
             "test/loose.png lies in no class folder",
@@ -98,22 +98,22 @@ def test_a_part_without_images(tmp_path: Path) -> None:
 
 
 def test_parts_in_doubt_end_the_search_but_lose_nothing(tmp_path: Path) -> None:
-    files = {**digit_files(3, prefix="test/"), **digit_files(3, prefix="testing/"), "readme.txt": b"x"}
+    files = {**digit_files(3, prefix="test/"), **digit_files(3, prefix="testing/"), "clip.mp4": b"x"}
     root = write_folder(tmp_path / "data", files)
-    assert_problems(root, ["readme.txt is not an image", "holds test, testing: these look like parts"])
+    assert_problems(root, ["clip.mp4 is not an image", "holds test, testing: these look like parts"])
 
 
 def test_no_images_at_all(tmp_path: Path) -> None:
-    root = write_folder(tmp_path / "data", {"a/readme.txt": b"x", "b/readme.txt": b"x"})
-    assert_problems(root, ["a/readme.txt is not an image", "b/readme.txt is not an image", "data holds no images"])
+    root = write_folder(tmp_path / "data", {"a/clip.mp4": b"x", "b/clip.mp4": b"x"})
+    assert_problems(root, ["a/clip.mp4 is not an image", "b/clip.mp4 is not an image", "data holds no images"])
 
 
 def test_both_archives_of_a_pair_are_looked_at(tmp_path: Path) -> None:
     (tmp_path / "X-train.zip").write_bytes(b"PK")
-    (tmp_path / "X-test.zip").write_bytes(zip_bytes({**digit_files(2), "digit0/bad.png": b"x", "a.txt": b"x"}))
+    (tmp_path / "X-test.zip").write_bytes(zip_bytes({**digit_files(2), "digit0/bad.png": b"x", "a.npy": b"x"}))
     assert_problems(
         tmp_path / "X",
-        ["X-train.zip cannot be read", "a.txt is not an image", "digit0/bad.png is not a readable image"],
+        ["X-train.zip cannot be read", "a.npy is not an image", "digit0/bad.png is not a readable image"],
     )
 
 
@@ -126,11 +126,11 @@ def test_an_archive_with_the_name_of_one_part_and_both_inside(tmp_path: Path) ->
 
 def test_many_files_of_one_kind_are_counted(tmp_path: Path) -> None:
     """A text beside each image must not bury the rest."""
-    texts = {f"digit0/{i:03d}.txt": b"x" for i in range(50)}
+    texts = {f"digit0/{i:03d}.npy": b"x" for i in range(50)}
     root = write_folder(tmp_path / "data", {**digit_files(3), **texts, "digit1/bad.png": b"x"})
     *named, rest, bad = check(root).problems
     assert len(named) == 20
-    assert named[-1].startswith(f"{root / 'digit0/019.txt'} is not an image")
+    assert named[-1].startswith(f"{root / 'digit0/019.npy'} is not an image")
     assert rest == f"30 more files in {root} are no images"
     assert "bad.png" in bad
 

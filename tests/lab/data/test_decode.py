@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gence.lab.data import left_out_notes, load
+from gence.lab.data import DataError, left_out_notes, load
 from gence.lab.data.decode import decode_image, fit, size_like
 
 from .conftest import digit_files, write_folder
@@ -85,3 +85,40 @@ def test_the_cache_is_readable_as_the_umask_has_it(tmp_path):
         os.umask(before)
     (file,) = (tmp_path / "cache" / "images").iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o644
+
+
+def encoded(pixels: np.ndarray, suffix: str) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, suffix)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "suffix"), [(np.uint16, "PNG"), (np.uint16, "TIFF"), (np.int32, "TIFF"), (np.float32, "TIFF")]
+)
+def test_deep_gray_is_scaled_by_its_own_range(dtype, suffix):
+    ramp = np.linspace(300, 4000, 64).reshape(8, 8).astype(dtype)
+    found = decode_image(encoded(ramp, suffix), "ramp", None)
+    expected = np.round(255 * (ramp.astype(float) - ramp.min()) / (float(ramp.max()) - float(ramp.min())))
+    np.testing.assert_array_equal(found, expected.astype(np.uint8))
+
+
+def test_gray_with_alpha_is_gray_and_what_is_no_number_is_named():
+    alpha = Image.merge("LA", [Image.new("L", (8, 8), 90), Image.new("L", (8, 8), 128)])
+    buffer = io.BytesIO()
+    alpha.save(buffer, "PNG")
+    assert decode_image(buffer.getvalue(), "alpha", None).tolist() == [[90] * 8] * 8
+    with pytest.raises(DataError, match="broken has pixels that are not finite numbers"):
+        decode_image(encoded(np.full((8, 8), np.nan, np.float32), "TIFF"), "broken", None)
+    assert decode_image(encoded(np.full((8, 8), 7, np.uint16), "PNG"), "constant", None).max() == 0
+
+
+def test_documents_are_skipped_and_deep_images_said_once(tmp_path):
+    deep = encoded(np.arange(64, dtype=np.uint16).reshape(8, 8) * 900, "PNG")
+    files = {**digit_files(3), "labels.csv": b"x", "digit0/README.txt": b"x", "LICENSE": b"x", "digit0/deep.png": deep}
+    root = write_folder(tmp_path / "data", files)
+    assert left_out_notes(root) == [
+        f"{root}: skipped LICENSE, digit0/README.txt, labels.csv: not images",
+        f"{root}: 16- and 32-bit images are scaled to 8 bits, each from its smallest value to its largest",
+    ]
+    assert len(load(root).train) > 0

@@ -3,6 +3,8 @@
 Gray images stay gray if all are; otherwise every image becomes RGB (alpha is dropped). EXIF rotation is applied.
 With `image_size` an image of another size is resized so that its shorter side has that length (bilinear with
 antialiasing), and its centre is cut out. Of thin images only the centre is resized, so memory is bounded by the output.
+Gray images of 16 or 32 bits (microscopes, satellites, X-rays) are scaled to 8 bits from their own smallest value to
+their largest.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ _MOST_RESIZED = 16  # times the pixels that are kept
 _large_images = threading.BoundedSemaphore(2)
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 _GRAY_MODES = ("1", "L", "LA")
+_DEEP_MODES = ("I", "I;16", "I;16B", "I;16L", "F")  # gray, with more than 8 bits
 _COLOUR_MODES = ("P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr")
 _ORIENTATION, _ON_ITS_SIDE = 0x0112, (5, 6, 7, 8)  # the EXIF field, and its values that swap width and height
 
@@ -54,11 +57,14 @@ def decode_image(
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             if image.width * image.height > MAX_PIXELS:
                 raise DataError(f"{where} has {image.width} x {image.height} pixels; the limit is {MAX_PIXELS} in all")
-            if image.mode not in _GRAY_MODES + _COLOUR_MODES:
-                raise DataError(f"{where} has pixels of type {image.mode!r}; only 8-bit images can be read; convert it")
+            if image.mode not in _GRAY_MODES + _DEEP_MODES + _COLOUR_MODES:
+                raise DataError(
+                    f"{where} has pixels of type {image.mode!r}; expected gray of 8, 16 or 32 bits or colour of 8; "
+                    "convert it"
+                )
             with _large_images if image.width * image.height > _LARGE else contextlib.nullcontext():
                 image.load()
-                upright = _gray_or_rgb(ImageOps.exif_transpose(image))
+                upright = _gray_or_rgb(ImageOps.exif_transpose(image), where)
                 if digests is not None:
                     digests[where] = pixels_digest(np.asarray(upright))
                 return fit(upright, image_size)
@@ -79,6 +85,17 @@ def size_of(data: bytes, where: str) -> tuple[int, int]:
             return (height, width) if image.getexif().get(_ORIENTATION) in _ON_ITS_SIDE else (width, height)
     except Exception as error:  # as above
         raise DataError(f"{where} is not a readable image: {_reason(error)}; replace or remove it") from error
+
+
+def is_deep(data: bytes) -> bool:
+    """Whether an image file has gray values of more than 8 bits, from its header alone."""
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            return image.mode in _DEEP_MODES
+    except Exception:  # as above; whoever decodes the file says what is wrong with it
+        return False
 
 
 def _reason(error: Exception) -> str:
@@ -172,11 +189,24 @@ def decode_all(
     return np.ascontiguousarray(pixels[:, :1]) if all_gray else pixels
 
 
-def _gray_or_rgb(image: Image.Image) -> Image.Image:
+def _gray_or_rgb(image: Image.Image, where: str) -> Image.Image:
     if image.mode in _GRAY_MODES:
         return image.convert("L")
+    if image.mode in _DEEP_MODES:
+        return _scaled_to_bytes(image, where)
     # A palette with transparency goes through RGBA: Pillow warns about the direct way.
     return (image.convert("RGBA") if image.mode in ("P", "PA") else image).convert("RGB")
+
+
+def _scaled_to_bytes(image: Image.Image, where: str) -> Image.Image:
+    """Gray of 8 bits: 0 for the image's smallest value, 255 for its largest; a constant image is 0."""
+    from PIL import Image
+
+    values = np.asarray(image).astype(np.float64)
+    if not np.isfinite(values).all():
+        raise DataError(f"{where} has pixels that are not finite numbers; replace them or remove the image")
+    low, high = values.min(), values.max()
+    return Image.fromarray(np.round(255 * ((values - low) / ((high - low) or 1.0))).astype(np.uint8))
 
 
 def _in_threads(

@@ -15,6 +15,8 @@ from gence.lab.data.archives import SUMS_NAME, Container, is_ignored
 from gence.lab.data.images import DataError
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+DOCUMENT_SUFFIXES = (".txt", ".csv", ".tsv", ".md", ".rst", ".json", ".xml", ".yaml", ".yml", ".html", ".pdf", ".log")
+"""What lies beside the images of many data sets, and is no image in anybody's eyes: skipped, with a note."""
 WHOLE = "all"  # the one split of a source that has no split of its own
 _NAMED = 20  # files or folders of one kind of problem that are named one by one; the rest are counted
 _TRAIN, _TEST, _VALIDATION = "train", "test", "val"
@@ -51,7 +53,11 @@ def find_splits(
     Raises:
         DataError: there are no images, or the parts cannot be told; without `problems`, whatever is wrong.
     """
-    listed = sorted(name for name in container.files if not is_ignored(name) and name.rpartition("/")[2] != SUMS_NAME)
+    listed = sorted(
+        name
+        for name in container.files
+        if not is_ignored(name) and name.rpartition("/")[2] != SUMS_NAME and not is_document(name)
+    )
     files = [name for name in listed if name.lower().endswith(IMAGE_SUFFIXES)]
     folders = {name for name in container.folders if name and not is_ignored(name)}
     search = _Search(container, files, folders, allow_flat, problems)
@@ -70,6 +76,16 @@ def find_splits(
     below = {split: f"{prefix}{folder}/" for split, folder in parts.items()} or {WHOLE: prefix}
     layouts = {split: _classes_below(search, inner) for split, inner in below.items()}
     return {split: layout for split, layout in layouts.items() if layout is not None}
+
+
+def is_document(name: str) -> bool:
+    """Whether a file is text about the images: skipped, unlike a photograph in a format that cannot be read.
+
+    >>> is_document("photos/README.txt"), is_document("LICENSE"), is_document("photos/cat/1.heic")
+    (True, True, False)
+    """
+    last = name.rpartition("/")[2].lower()
+    return last.endswith(DOCUMENT_SUFFIXES) or last in ("readme", "license", "licence")
 
 
 def check_same_classes(train: Sequence[str], test: Sequence[str], where: str) -> None:

@@ -19,12 +19,13 @@ from pathlib import Path
 from torch import Tensor
 
 from gence.lab.data.archives import Container, archive_stem, is_ignored, open_container, walk_folder
-from gence.lab.data.decode import pixels_digest, size_of
+from gence.lab.data.decode import is_deep, pixels_digest, size_of
 from gence.lab.data.folders import (
     IMAGE_SUFFIXES,
     WHOLE,
     SplitLayout,
     find_splits,
+    is_document,
     misnamed_part,
     missing_classes,
 )
@@ -295,10 +296,11 @@ def _look_for_copies(findings: _Findings) -> None:
 
 
 _SHOWN = 5  # folders named in full
+_LOOKED_AT = 20  # images whose headers are read, to see how many bits they have
 
 
 def left_out_notes(source: str | Path, data_dir: str | Path | None = None) -> list[str]:
-    """A sentence for each folder or archive of a source in which folders of images are passed over.
+    """A sentence for each folder or archive of a source in which documents or folders of images are skipped.
 
     A folder whose name begins with a dot, and `__MACOSX`, are taken for leftovers of a file manager; a class of that
     name would be missed without a word. A source that cannot be read has no notes: `load` says what is wrong with it.
@@ -313,25 +315,38 @@ def left_out_notes(source: str | Path, data_dir: str | Path | None = None) -> li
     notes = []
     try:
         for path in container_paths(source, None if data_dir is None else Path(data_dir).expanduser()).values():
-            if path.is_dir():
-                with open_container(path) as opened:
-                    special = opened.skipped
-                if special:
-                    more = f" and {len(special) - _SHOWN} more" if len(special) > _SHOWN else ""
-                    notes.append(
-                        f"{path}: skipped {', '.join(special[:_SHOWN])}{more}: not regular files (pipes, devices or "
-                        "sockets)"
-                    )
+            with open_container(path) as opened:
+                special = opened.skipped
+                documents = sorted(name for name in opened.files if is_document(name) and not is_ignored(name))
+                deep = _has_deep_images(opened)
+            if special:
+                notes.append(f"{path}: skipped {_some(special)}: not regular files (pipes, devices or sockets)")
+            if documents:
+                notes.append(f"{path}: skipped {_some(documents)}: not images")
+            if deep:
+                notes.append(
+                    f"{path}: 16- and 32-bit images are scaled to 8 bits, each from its smallest value to its largest"
+                )
             folders = sorted({folder for name in _image_names(path) if (folder := _ignored_folder(name))})
             if folders:
-                more = f" and {len(folders) - _SHOWN} more" if len(folders) > _SHOWN else ""
                 notes.append(
-                    f"{path}: left out {', '.join(folders[:_SHOWN])}{more}: hidden folders (a dot in front) and "
+                    f"{path}: left out {_some(folders)}: hidden folders (a dot in front) and "
                     "__MACOSX are no classes; rename a folder that is one"
                 )
     except (DataError, OSError):
         return []
     return notes
+
+
+def _has_deep_images(container: Container) -> bool:
+    """Whether an image has more than 8 bits, as far as a few of those tell whose format can have them."""
+    able = sorted(name for name in container.files if name.lower().endswith((".png", ".tif", ".tiff", ".pgm")))
+    return any(is_deep(container.read(name)) for name in able[:: -(-len(able) // _LOOKED_AT) or 1])
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN])}{more}"
 
 
 def _image_names(path: Path) -> list[str]:
