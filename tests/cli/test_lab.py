@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from gence.cli import main
 from gence.cli.app import create_app
-from gence.cli.errors import cleared_on_sigterm, shown_plainly
+from gence.cli.terminal import cleared_on_sigterm, shown_plainly
 from gence.cli.train import folder_beside
 from gence.lab.data import load
 from gence.lab.store.store import Store

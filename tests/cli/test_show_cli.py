@@ -15,7 +15,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from gence.cli.app import create_app
-from gence.cli.tables import print_table
+from gence.cli.terminal import print_table
 from gence.lab.store.files import StoreError
 from gence.lab.store.record import RunResult
 from gence.lab.store.store import Store

@@ -8,11 +8,10 @@ from gence.lab.spec.grid import check_losses
 from gence.lab.spec.recipe import RECIPES
 from gence.lab.store.record import RunResult
 from gence.lab.store.store import Store
-from gence.lab.sweep.cell import cell_name, cells
+from gence.lab.sweep.search import cell_name, cells
 from gence.paper.exhibit import Exhibit
-from gence.paper.exhibit_registry import paper_exhibits
+from gence.paper.exhibit_registry import by_priority, grid_specs, paper_exhibits
 from gence.paper.exhibits.table1 import table1
-from gence.paper.grids import by_priority, grid_specs
 from gence.paper.records import default_results
 from gence.paper.studies.open_choices import (
     CANDIDATES,

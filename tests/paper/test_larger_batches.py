@@ -9,8 +9,7 @@ import pytest
 from gence.lab.spec.recipe import RECIPES
 from gence.lab.store.record import RunResult
 from gence.lab.store.store import Store
-from gence.paper.exhibit_registry import Asked, load_exhibit, shown
-from gence.paper.grids import grid_specs
+from gence.paper.exhibit_registry import Asked, grid_specs, load_exhibit, shown
 from gence.paper.records import Measured, default_results, measure
 from gence.paper.studies.evidence import Course, read_courses
 from gence.paper.studies.larger_batches import SIZES, batches_drawings, column_name, larger_batches

@@ -11,12 +11,11 @@ from gence.lab.spec.recipe import RECIPES
 from gence.lab.spec.run import RunSpec
 from gence.lab.store.record import RunResult
 from gence.lab.store.store import Store
-from gence.lab.sweep.cell import cell_name
 from gence.lab.sweep.queue import CohortQueue
+from gence.lab.sweep.search import cell_name
 from gence.paper.blocks import filled, renderers
-from gence.paper.exhibit_registry import Asked, load_exhibit, shown
+from gence.paper.exhibit_registry import Asked, grid_specs, load_exhibit, shown
 from gence.paper.exhibits.table1 import table1
-from gence.paper.grids import grid_specs
 from gence.paper.records import default_results
 from gence.paper.studies import remedies as study
 from gence.paper.studies.remedies import anchor_drawings, remedies

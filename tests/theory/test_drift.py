@@ -7,7 +7,7 @@ import torch
 
 from gence.losses import gen_cross_entropy
 from gence.theory import GenCE, bias_curvature, bias_profile, toy_curvature, toy_logits, toy_plateau, toy_profile
-from gence.theory.network_drift import measure
+from gence.theory.drift import measure
 
 PRIOR = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
 

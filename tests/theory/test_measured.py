@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gence.theory import toy_curvature
-from gence.theory.network_drift import centred_digits, curvature_while_training, measure
+from gence.theory.drift import centred_digits, curvature_while_training, measure
 
 SEEDS = pytest.mark.parametrize("seed", range(3))
 trained = functools.cache(lambda seed: curvature_while_training(seed=seed))

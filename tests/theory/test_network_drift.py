@@ -15,7 +15,7 @@ from torch import nn
 from gence.losses import fold_offset, gen_cross_entropy, marginal_offset
 from gence.losses.drift.monitor import MarginalDriftWarning, MarginalMonitor
 from gence.theory import bias_curvature
-from gence.theory.network_drift import centred_digits
+from gence.theory.drift import centred_digits
 
 
 def digits(shift=3.0):

@@ -12,7 +12,7 @@ def main() -> None:
     except ModuleNotFoundError:
         sys.exit("gence: the command line needs the lab's packages; install them with: pip install 'gence[lab]'")
     from gence.cli.app import create_app
-    from gence.cli.errors import print_in_any_encoding, shown_plainly
+    from gence.cli.terminal import print_in_any_encoding, shown_plainly
 
     print_in_any_encoding()
     with shown_plainly():

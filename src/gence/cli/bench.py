@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gence.cli.errors import check_out
 from gence.cli.options import read_names, read_settings
+from gence.cli.terminal import check_out
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

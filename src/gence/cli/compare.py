@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gence.cli.errors import exit_if_interrupted, interruption_told
 from gence.cli.store import store_at
-from gence.cli.tables import print_table, table_console
+from gence.cli.terminal import exit_if_interrupted, interruption_told, print_table, table_console
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gence.cli.errors import cleared_on_sigterm
+from gence.cli.terminal import cleared_on_sigterm
 
 if TYPE_CHECKING:
     from gence.lab.data import CheckReport, ImageSet

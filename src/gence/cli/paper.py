@@ -8,10 +8,9 @@ from typing import Annotated
 import typer
 
 from gence.cli import compare
-from gence.cli.options import read_names, refuse_options
-from gence.cli.paper_names import NAMES, CommandOfNames
+from gence.cli.options import NAMES, CommandOfNames, read_names, refuse_options
 from gence.cli.store import store_at
-from gence.cli.tables import print_table, table_console
+from gence.cli.terminal import print_table, table_console
 
 _FORMATS = ("text", "markdown", "latex", "csv")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gence.cli.errors import check_out, cleared_on_sigterm
+from gence.cli.terminal import check_out, cleared_on_sigterm
 
 if TYPE_CHECKING:
     from gence.lab.store import Store

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gence.cli.errors import exit_if_interrupted, interruption_told
-from gence.cli.options import print_left_out, read_names, refuse_options
-from gence.cli.paper_names import GRIDS, CommandOfNames
+from gence.cli.options import GRIDS, CommandOfNames, print_left_out, read_names, refuse_options
 from gence.cli.store import store_at
-from gence.cli.tables import table_console
+from gence.cli.terminal import exit_if_interrupted, interruption_told, table_console
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gence.cli.errors import check_out, cleared_on_sigterm, is_interactive
 from gence.cli.options import print_left_out, read_names, read_settings
+from gence.cli.terminal import check_out, cleared_on_sigterm, is_interactive
 
 if TYPE_CHECKING:
     from gence.lab.data import ImageSet

@@ -10,9 +10,8 @@ from gence._front_door import front_door
 
 if TYPE_CHECKING:
     from gence.paper.blocks import filled, renderers, write_study
-    from gence.paper.exhibit_registry import Asked, Entry, entries, shown
+    from gence.paper.exhibit_registry import Asked, Entry, entries, grid_specs, shown
     from gence.paper.exhibits_page import write_page
-    from gence.paper.grids import grid_specs
     from gence.paper.records import default_results
     from gence.paper.studies import TUNED_LOSSES
 

@@ -1,14 +1,17 @@
 """Exact theory on finite input spaces: risks, properness, completeness; and why the class marginal drifts."""
 
-from gence.theory.completeness import Completeness, completeness, distinct_gaussians, has_anchor_points
 from gence.theory.drift import bias_curvature, bias_profile, toy_curvature, toy_logits, toy_plateau, toy_profile
 from gence.theory.figures import write_figures
 from gence.theory.finite_batch import BatchSizeRow, batch_risk, batch_size_table, minimise_batch_risk
 from gence.theory.minimise import Minimisers, equivalence_family, minimise
 from gence.theory.populations import (
+    Completeness,
     Population,
     anchor_point_population,
+    completeness,
+    distinct_gaussians,
     gaussian_population,
+    has_anchor_points,
     proportional_population,
     random_population,
 )

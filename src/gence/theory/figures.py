@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gence.theory.drift import toy_curvature, toy_plateau, toy_profile
+from gence.theory.drift import curvature_while_training, toy_curvature, toy_plateau, toy_profile
 from gence.theory.finite_batch import batch_size_table
 from gence.theory.minimise import equivalence_family
-from gence.theory.network_drift import curvature_while_training
 from gence.theory.populations import proportional_population, random_population
 from gence.theory.risk import anchor_term, excess_risk, log_sum_terms
 from gence.theory.scores import GenCE, cross_entropy

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from gence.losses import check_number
 from gence.theory._checks import check_tensor, checked_count, checked_seed
-from gence.theory.completeness import completeness
-from gence.theory.populations import Population, check_population
+from gence.theory.populations import Population, check_population, completeness
 from gence.theory.risk import expected_score
 from gence.theory.scores import Score, check_score
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import torch
 
 from gence.losses import gen_cross_entropy
-from gence.theory.completeness import completeness
 from gence.theory.drift import bias_curvature, toy_curvature, toy_logits, toy_plateau, toy_profile
 from gence.theory.finite_batch import batch_size_table
 from gence.theory.minimise import equivalence_family, minimise
 from gence.theory.populations import (
     Population,
     anchor_point_population,
+    completeness,
     gaussian_population,
     proportional_population,
     random_population,

@@ -19,8 +19,7 @@ from typer.testing import CliRunner
 
 from gence.cli.app import create_app
 from gence.lab.compare.auto import choose_device, choose_image_size
-from gence.lab.compare.comparison import compare
-from gence.lab.compare.live import LiveTable
+from gence.lab.compare.comparison import LiveTable, compare
 from gence.lab.compare.options import DEFAULT_LOSSES, CompareOptions, flags
 from gence.lab.data import DataError
 from gence.lab.report.page import build_report, write_report

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from gence.lab.spec.seeds import stream, stream_seed
+from gence.lab.spec.run import stream, stream_seed
 
 
 def test_a_stream_repeats_and_differs_from_every_other():

@@ -10,8 +10,17 @@ from contextlib import nullcontext
 import torch
 from torch import nn
 
-from gence.lab.models.classifier import Backbone, ImageClassifier
-from gence.lab.models.networks import mlp, resnet18, resnet50, small_cnn, timm_backbone, vgg19, wrn16_8
+from gence.lab.models.networks import (
+    Backbone,
+    ImageClassifier,
+    mlp,
+    resnet18,
+    resnet50,
+    small_cnn,
+    timm_backbone,
+    vgg19,
+    wrn16_8,
+)
 
 INITS = ("kaiming_fan_out", "torch", "zero_residual")
 

@@ -8,13 +8,32 @@ from typing import TYPE_CHECKING
 from gence._front_door import front_door
 
 if TYPE_CHECKING:
-    from gence.lab.spec.class_counts import check_held_out, first_few, small_classes
     from gence.lab.spec.fields import SpecError, check_choice, nearest
     from gence.lab.spec.grid import Grid, check_losses, read_grid
     from gence.lab.spec.loss import TUNE, LossSpec, check_numbers
-    from gence.lab.spec.recipe import FEED_FIELDS, PER_RUN_FIELDS, RECIPES, TUNED_PARTS, Recipe, named_recipe
-    from gence.lab.spec.run import SCHEMA_VERSION, RunSpec, Subset, canonical_json, check_ood_names, ood_name
-    from gence.lab.spec.schedule import anchor_shares, average_shares, learning_rates
-    from gence.lab.spec.seeds import stream, stream_seed
+    from gence.lab.spec.recipe import (
+        FEED_FIELDS,
+        PER_RUN_FIELDS,
+        RECIPES,
+        TUNED_PARTS,
+        Recipe,
+        anchor_shares,
+        average_shares,
+        learning_rates,
+        named_recipe,
+    )
+    from gence.lab.spec.run import (
+        SCHEMA_VERSION,
+        RunSpec,
+        Subset,
+        canonical_json,
+        check_held_out,
+        check_ood_names,
+        first_few,
+        ood_name,
+        small_classes,
+        stream,
+        stream_seed,
+    )
 
 __getattr__, __dir__, __all__ = front_door(__name__)

@@ -1,5 +1,8 @@
 """A run as data: frozen specs with canonical JSON and a key that names the run's record.
 
+Beside it stands what follows from its fields alone: the random streams of its seed, and whether its images can be
+divided for tuning.
+
 >>> from gence.lab.spec.recipe import RECIPES
 >>> spec = RunSpec(data="digits", model="small_cnn", loss=LossSpec.parse("gence(anchor=0.1)"),
 ...                recipe=RECIPES["tiny"], subset=Subset(n=200), seed=0)
@@ -13,14 +16,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gence.lab.spec.fields import SpecError, as_plain, check_choice, check_keys, from_mapping, nearest, normalise_fields
 from gence.lab.spec.loss import LossSpec
 from gence.lab.spec.recipe import SIDE_BY_SIDE_FIELDS, Recipe, named_recipe
+
+if TYPE_CHECKING:
+    import torch
 
 
 def ood_name(source: str) -> str:
@@ -237,3 +243,81 @@ def _coerced(name: str, value: Any) -> Any:
     if name == "recipe" and isinstance(value, Mapping):
         return Recipe.from_dict(value)
     return value
+
+
+def stream_seed(seed: int, *names: str | int) -> int:
+    """A 63-bit seed for the stream with these names, e.g. ``stream_seed(0, "augment", epoch)``.
+
+    >>> stream_seed(0, "init") == stream_seed(0, "init"), stream_seed(0, "init") == stream_seed(0, "order")
+    (True, False)
+    """
+    text = "/".join(map(str, (seed, *names)))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def stream(seed: int, *names: str | int) -> torch.Generator:
+    """A CPU generator for that stream. A stream per epoch needs no saved state: a resumed run draws the same."""
+    import torch
+
+    return torch.Generator().manual_seed(stream_seed(seed, *names))
+
+
+_LEAST_TO_DIVIDE = 2  # images of a class: one to train on, one to hold out
+
+
+def small_classes(counts: Sequence[int], classes: Sequence[str], least: int) -> list[str]:
+    """Return the classes that have fewer images than `least`, each with how many.
+
+    >>> small_classes([1, 5], ["cat", "dog"], least=2)
+    ['cat (1)']
+    """
+    return [f"{name} ({count})" for name, count in zip(classes, counts, strict=True) if count < least]
+
+
+def first_few(words: Sequence[str], shown: int = 5) -> str:
+    """Return the first of many words, and how many more there are.
+
+    >>> first_few(["a", "b", "c"], shown=2)
+    'a, b and 1 more'
+    """
+    return ", ".join(words[:shown]) + (f" and {len(words) - shown} more" if len(words) > shown else "")
+
+
+def check_held_out(
+    counts: Sequence[int],
+    classes: Sequence[str],
+    subset: Subset,
+    *,
+    most: int,
+    tuning: str,
+    larger: str,
+    otherwise: str = "",
+) -> None:
+    """Raise `DataError` if a class is too small to be divided for tuning.
+
+    Args:
+        counts: training images that are drawn of each class.
+        classes: their names.
+        subset: how they are drawn.
+        most: the largest n that can be.
+        tuning: who holds images out, for the message: "--tune".
+        larger: how a larger n is asked for: "--n".
+        otherwise: what else can be done, after all remedies.
+    """
+    from gence.lab.data import DataError
+
+    small = small_classes(counts, classes, _LEAST_TO_DIVIDE)
+    if not small:
+        return
+    least = _LEAST_TO_DIVIDE * len(classes)
+    drawn = "all labels" if subset.n is None else f"n = {subset.n}"
+    remedy = "label more of them or leave them out"
+    if subset.rho is not None:
+        drawn, remedy = f"rho = {subset.rho:g}", "use a smaller rho"
+    elif subset.n is not None and least <= most:
+        remedy = f"use {larger} {least} or more"
+    raise DataError(
+        f"{tuning} holds out a part of each class's training images, so each class needs at least {_LEAST_TO_DIVIDE} "
+        f"of them; with {drawn}, {len(small)} of {len(classes)} classes have fewer: {first_few(small)}; "
+        f"{remedy}{otherwise}"
+    )

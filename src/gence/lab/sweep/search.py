@@ -1,5 +1,7 @@
 """What is tuned: the ranges of the recipe's scalars and of each loss's own parameters, declared as data.
 
+Runs of a grid that differ only in loss, seed and what tuning changes are one cell.
+
 Every loss searches the same recipe ranges; a loss with parameters of its own searches those too, unless they are
 given: `focal` tunes gamma, `focal(gamma=2)` does not. `gence` is the paper's loss, whose anchor is 0;
 `gence(anchor=tune)` asks for the anchor to be tuned.
@@ -7,11 +9,11 @@ given: `focal` tunes gamma, `focal(gamma=2)` does not. `gence` is the paper's lo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gence.lab.spec import TUNE, LossSpec, RunSpec, SpecError
+from gence.lab.spec import PER_RUN_FIELDS, RECIPES, TUNE, LossSpec, RunSpec, SpecError, canonical_json
 
 
 @dataclass(frozen=True)
@@ -92,3 +94,42 @@ def suggest_changes(base: RunSpec, loss: LossSpec, trial: Any) -> dict[str, Any]
     fixed = {name: value for name, value in loss.params.items() if value != TUNE}
     changes["loss"] = LossSpec(name=loss.name, params={**fixed, **own})
     return changes
+
+
+# A study of the last layer's bias compares it within a cell.
+_WITHIN_A_CELL = PER_RUN_FIELDS | {"head_bias"}
+
+
+def cells(specs: Sequence[RunSpec]) -> dict[str, list[RunSpec]]:
+    """Return the runs by the cell they belong to, in order: they differ in loss, seed and what tuning changes."""
+    found: dict[str, list[RunSpec]] = {}
+    for spec in specs:
+        recipe = {name: value for name, value in spec.recipe.to_dict().items() if name not in _WITHIN_A_CELL}
+        found.setdefault(spec.cohort_key + canonical_json(recipe), []).append(spec)
+    return found
+
+
+def cell_name(spec: RunSpec) -> str:
+    """Return a short name for a run's cell; a batch size that is not the paper's is part of it.
+
+    >>> base = {"data": "cifar10", "model": "vgg19", "recipe": "paper", "subset": 2000, "loss": "ce", "seed": 0}
+    >>> cell_name(RunSpec.from_dict(base))
+    'cifar10-2000-vgg19'
+    """
+    size = f"rho{spec.subset.rho:g}" if spec.subset.rho is not None else str(spec.subset.n or "all")
+    batch = "" if spec.recipe.batch_size == RECIPES["paper"].batch_size else f"-b{spec.recipe.batch_size}"
+    return f"{spec.data}-{size}-{spec.model}{batch}"
+
+
+def cells_to_tune(specs: Iterable[RunSpec]) -> list[RunSpec]:
+    """Return one run of each cell to begin from: runs that differ in what tuning decides are of one cell.
+
+    Elsewhere a cell has its last layers with and without a bias together; they are tuned apart.
+    """
+    found: dict[str, RunSpec] = {}
+    for spec in specs:
+        base = spec.replace(loss="ce", seed=0)
+        shared = base.to_dict()
+        shared["recipe"] = {name: value for name, value in shared["recipe"].items() if name not in DECIDED}
+        found.setdefault(canonical_json(shared), base)
+    return list(found.values())

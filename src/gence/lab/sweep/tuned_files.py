@@ -14,7 +14,7 @@ from typing import Any
 
 from gence.lab.spec import LossSpec, Recipe, RunSpec
 from gence.lab.store import Store, StoreError, replace_file
-from gence.lab.sweep.cell import cell_name
+from gence.lab.sweep.search import cell_name
 from gence.lab.sweep.trials import TunedLoss
 from gence.lab.sweep.tuning import TuneReport, tuned_grid
 

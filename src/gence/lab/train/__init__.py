@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from gence._front_door import front_door
 
 if TYPE_CHECKING:
-    from gence.lab.train.backbone import RunBackbone, check_device, resolve_device, run_backbone
+    from gence.lab.train.backbone import RunBackbone, check_device, pretrained_encoder, resolve_device, run_backbone
     from gence.lab.train.cohort import Cohort, CohortProgress, train_cohort
-    from gence.lab.train.encoder import pretrained_encoder
     from gence.lab.train.evaluate import Outputs, evaluate_outputs
     from gence.lab.train.export import export_model
     from gence.lab.train.frozen import FeatureData, embed_data, is_frozen

@@ -33,8 +33,8 @@ from gence.lab.features import (
 )
 from gence.lab.spec import RunSpec, ood_name
 from gence.lab.store import RunResult, data_checksums
+from gence.lab.train.backbone import pretrained_encoder
 from gence.lab.train.checkpoint import write_tensors
-from gence.lab.train.encoder import pretrained_encoder
 from gence.lab.train.evaluate import Outputs, evaluate_outputs
 from gence.lab.train.task import subset_index
 

@@ -32,9 +32,8 @@ from gence.lab.data import (
 from gence.lab.models import ImageClassifier, create_model
 from gence.lab.spec import RunSpec, check_ood_names, ood_name
 from gence.lab.store import changed_parts, data_checksums, writing_file
-from gence.lab.train.backbone import resolve_device
+from gence.lab.train.backbone import resolve_device, untrained_classifier
 from gence.lab.train.checkpoint import read_tensors
-from gence.lab.train.encoder import untrained_classifier
 from gence.lab.train.evaluate import predict_logits, score
 from gence.lab.train.frozen import FrozenClassifier, read_frozen
 

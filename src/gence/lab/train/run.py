@@ -25,9 +25,8 @@ from gence.lab.spec import (
     learning_rates,
     stream_seed,
 )
-from gence.lab.train.backbone import RunBackbone
+from gence.lab.train.backbone import RunBackbone, choose_trained, head_and_encoder, parameter_groups, pretrained_encoder
 from gence.lab.train.batches import EpochFeed
-from gence.lab.train.encoder import choose_trained, head_and_encoder, parameter_groups, pretrained_encoder
 from gence.lab.train.task import Problem
 from gence.losses import TwoHot, create_loss, loss_info
 

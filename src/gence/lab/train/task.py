@@ -21,7 +21,7 @@ from gence.lab.data import (
 )
 from gence.lab.spec import RunSpec
 from gence.lab.store import data_checksums
-from gence.lab.train.encoder import pretrained_encoder
+from gence.lab.train.backbone import pretrained_encoder
 
 
 @dataclass(frozen=True, eq=False)

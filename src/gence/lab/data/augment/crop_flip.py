@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from gence.lab.data.augment.draws import Draws
-from gence.lab.data.augment.randaugment import RandAugmentDraws, draw_randaugment, randaugment
+from gence.lab.data.augment.randaugment import Draws, RandAugmentDraws, draw_randaugment, randaugment
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gence.lab.data.augment.draws import Draws
+from gence.lab.data.augment.randaugment import Draws
 
 
 @dataclass(frozen=True)

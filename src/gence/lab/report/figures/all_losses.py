@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gence.lab.report.figures.panel import WIDE, Panel, Subject, new_figure, signed
-from gence.lab.report.figures.svg import INK, LOSS_GID, MUTED
+from gence.lab.report.figures.svg import INK, LOSS_GID, MUTED, WIDE, Panel, Subject, new_figure, signed
 from gence.lab.report.frame import PER_RUN, by_seed, cells
 from gence.lab.report.style import ACCURACY, Quantity, loss_title
 from gence.lab.report.verdict import ALL_DIVERGED, MetricVerdict

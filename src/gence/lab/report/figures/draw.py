@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gence.lab.report.figures import all_losses, per_loss
-from gence.lab.report.figures.panel import Panel, Subject
-from gence.lab.report.figures.svg import figure_style
+from gence.lab.report.figures.svg import Panel, Subject, figure_style
 from gence.lab.report.frame import Setting, SettingRecords, ood_sets
 from gence.lab.report.style import MAIN, auroc_of, marks_for
 from gence.lab.report.verdict import Verdict

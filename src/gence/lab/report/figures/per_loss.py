@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gence.lab.report.figures.panel import SMALL, Panel, Subject, new_figure, signed
-from gence.lab.report.figures.svg import GRID, INK
+from gence.lab.report.figures.svg import GRID, INK, SMALL, Panel, Subject, new_figure, signed
 from gence.lab.report.frame import by_seed, pooled_histogram, pooled_reliability
 from gence.lab.report.style import auroc_of, loss_title
 

@@ -1,4 +1,4 @@
-"""Errors a person can act on: one line that says what to do, and a traceback only for what is our fault."""
+"""What reaches a terminal: errors a person can act on, in one line, in any encoding; tables with every number whole."""
 
 from __future__ import annotations
 
@@ -11,6 +11,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table as RichTable
+
+    from gence.lab.report import Table
+
 
 _LIKE = {
     "−": "-",
@@ -146,3 +154,38 @@ def _said_by_the_system(error: OSError) -> str:
 def _fail(message: str) -> int:
     print(f"gence: {message}", file=sys.stderr)
     return 2
+
+
+_WIDE = 10_000
+_FILE_WIDTH = 200
+
+
+def table_console() -> Console:
+    """Return the console for tables: the terminal, or, to a file, one so wide that hardly anything is broken."""
+    from rich.console import Console
+
+    return Console() if sys.stdout.isatty() else Console(width=_FILE_WIDTH)
+
+
+def print_table(table: Table, console: Console) -> None:
+    """Print a table, over the console's width where that would cut it.
+
+    Lines that the terminal breaks can be put right with a wider one; a number that is cut is lost. So is what is bold
+    in a pipe, or in a terminal that knows no styles: there the best has a mark.
+    """
+    from rich.console import Console
+
+    bold = console.color_system is not None  # rich writes no style without one; NO_COLOR leaves it, and bold with it
+    if not _fits(table.rich(bold=bold), console.width):
+        widest = Console(width=_WIDE).measure(table.rich(bold=bold)).maximum
+        console = Console(file=console.file, width=max(console.width, widest))
+    console.print(table.rich(bold=bold))
+
+
+def _fits(shown: RichTable, width: int) -> bool:
+    """Whether rich finds widths for the columns whose sum is the table's: it takes no less than a column's least."""
+    from rich.console import Console
+
+    wide = Console(width=_WIDE)
+    shown.width = width
+    return all(sum(segment.cell_length for segment in line) <= width for line in wide.render_lines(shown, pad=False))
