@@ -12,7 +12,9 @@ from gence.metrics import (
     adaptive_calibration_error,
     classification_metrics,
     classwise_calibration_error,
+    debiased_calibration_error,
     expected_calibration_error,
+    ks_calibration_error,
     maximum_calibration_error,
     reliability_bins,
 )
@@ -194,9 +196,49 @@ def test_equals_the_definition(sample):
 def test_summary_uses_the_same_functions(sample):
     logits, target = sample
     probs, found = logits.double().softmax(1), classification_metrics(logits, target, bins=7)
-    names = ["ece", "mce", "adaptive_ece", "classwise_ece"]
-    for name, metric in zip(names, ALL, strict=True):
+    names = ["ece", "mce", "adaptive_ece", "classwise_ece", "debiased_ece"]
+    for name, metric in zip(names, [*ALL, debiased_calibration_error], strict=True):
         assert_close(found[name], metric(probs, target, 7).item())
+    assert_close(found["ks"], ks_calibration_error(probs, target).item())
+
+
+def rows_of(probs, target):
+    """(confidence, right) row by row."""
+    return [(max(p), p.index(max(p)) == y) for p, y in zip(probs.tolist(), target.tolist(), strict=True)]
+
+
+@given(predictions())
+def test_ks_equals_the_definition(sample):
+    probs, target = sample[0].double().softmax(1), sample[1]
+    rows = rows_of(probs, target)
+    gaps = [abs(math.fsum(right - c for c, right in rows if c <= edge)) / len(rows) for edge, _ in rows]
+    assert_close(ks_calibration_error(probs, target), f64(max(gaps)), rtol=1e-9, atol=1e-12)
+
+
+def test_debiased_equals_the_definition():
+    generator = torch.Generator().manual_seed(2)
+    for n, bins in ((100, 7), (31, 4), (5, 15)):
+        probs = torch.randn(n, 4, generator=generator, dtype=torch.float64).softmax(1)
+        target = torch.randint(4, (n,), generator=generator)
+        rows, total = sorted(rows_of(probs, target)), 0.0
+        for m in range(min(n, bins)):
+            part = rows[n * m // min(n, bins) : n * (m + 1) // min(n, bins)]
+            if len(part) > 1:
+                sure, right = (math.fsum(column) / len(part) for column in zip(*part, strict=True))
+                total += len(part) / n * ((sure - right) ** 2 - right * (1 - right) / (len(part) - 1))
+        expected = math.sqrt(max(total, 0.0))
+        assert_close(debiased_calibration_error(probs, target, bins), f64(expected), rtol=1e-9, atol=1e-12)
+
+
+def test_debiased_is_about_zero_where_the_plain_error_is_not():
+    generator = torch.Generator().manual_seed(3)
+    debiased, plain = [], []
+    for _ in range(30):
+        probs = torch.randn(300, 4, generator=generator, dtype=torch.float64).softmax(1)
+        target = torch.multinomial(probs, 1, generator=generator).squeeze(1)  # perfectly calibrated
+        debiased.append(float(debiased_calibration_error(probs, target)))
+        plain.append(float(adaptive_calibration_error(probs, target)))
+    assert sum(debiased) < sum(plain) / 2
 
 
 @pytest.mark.parametrize("bins", [0, -1, 2.0, True])

@@ -19,8 +19,8 @@ from gence.metrics import (
 )
 from tests.metrics.strategies import predictions
 
-KEYS = ["accuracy", "balanced_accuracy", "nll", "brier", "ece", "adaptive_ece", "classwise_ece", "mce", "aurc"]
-KEYS += ["mean_confidence"]
+KEYS = ["accuracy", "balanced_accuracy", "nll", "brier", "ece", "adaptive_ece", "classwise_ece", "debiased_ece", "ks"]
+KEYS += ["mce", "aurc", "mean_confidence"]
 
 
 def f64(value):

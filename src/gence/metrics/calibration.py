@@ -154,6 +154,47 @@ def classwise_calibration_error(probs: Tensor, target: Tensor, bins: int = 15) -
     return classwise_error_of(values, as_target(target, values), check_bins(bins))
 
 
+def debiased_calibration_error(probs: Tensor, target: Tensor, bins: int = 15) -> Tensor:
+    """Root mean square gap of the top label over bins of equal mass, without what chance alone would add to it.
+
+    A bin's squared gap is expected to be accuracy (1 - accuracy) / rows too large, so that is subtracted with rows - 1
+    in the denominator (Kumar, Liang and Ma, 2019). A perfectly calibrated model has 0 on average, where the plain error
+    is positive; a sum below 0 counts as 0. Bins with one row say nothing and are left out.
+
+    Args:
+        probs: (n, K), rows summing to 1.
+        target: (n,) class indices.
+        bins: how many bins of equal mass.
+
+    Example:
+        >>> import torch
+        >>> half = torch.tensor([[0.5, 0.5]]).expand(100, 2)
+        >>> debiased_calibration_error(half, torch.arange(100) % 2, bins=5).item()  # as right as it says
+        0.0
+    """
+    confidence, correct = _top_label(probs, target)
+    return debiased_error_of(confidence, correct, check_bins(bins))
+
+
+def ks_calibration_error(probs: Tensor, target: Tensor) -> Tensor:
+    """KS error: the largest |sum of (right - confidence)| / n over all rows up to some confidence; needs no bins.
+
+    It compares the running shares of confidence and of right predictions, as a Kolmogorov-Smirnov test does (Gupta et
+    al., 2021). Rows of equal confidence count together.
+
+    Args:
+        probs: (n, K), rows summing to 1.
+        target: (n,) class indices.
+
+    Example:
+        >>> import torch
+        >>> sure = torch.tensor([[1.0, 0.0]]).expand(4, 2)
+        >>> ks_calibration_error(sure, torch.tensor([0, 0, 0, 1])).item()
+        0.25
+    """
+    return ks_error_of(*_top_label(probs, target))
+
+
 # What follows takes checked float64 input and is shared with `summary`, which checks once for all metrics.
 
 
@@ -173,15 +214,33 @@ def bins_of(confidence: Tensor, correct: Tensor, bins: int) -> ReliabilityBins:
 def adaptive_error_of(confidence: Tensor, correct: Tensor, bins: int) -> Tensor:
     """ECE with bins of equal mass."""
     n = len(confidence)
-    order = confidence.argsort()
-    ascending = confidence[order]
-    hits = torch.cat([correct.new_zeros(1, dtype=torch.int64), correct[order].cumsum(0)])  # (n + 1,), exact
-    first = torch.searchsorted(ascending, ascending)  # of the ties
-    last = torch.searchsorted(ascending, ascending, right=True)
-    gap = (hits[last] - hits[first]).double() / (last - first) - ascending  # accuracy of the ties - confidence
-    bins = min(bins, n)
+    right, ascending = _right_by_confidence(confidence, correct)
+    gap, bins = right - ascending, min(bins, n)
     cuts = [n * m // bins for m in range(bins + 1)]
     return torch.stack([gap[lo:hi].sum().abs() for lo, hi in pairwise(cuts)]).sum() / n
+
+
+def debiased_error_of(confidence: Tensor, correct: Tensor, bins: int) -> Tensor:
+    """Debiased root mean square gap; ties keep the mean accuracy that all of them have, as in `adaptive_error_of`."""
+    n = len(confidence)
+    right, ascending = _right_by_confidence(confidence, correct)
+    bins, total = min(bins, n), confidence.new_zeros(())
+    cuts = [n * m // bins for m in range(bins + 1)]
+    for lo, hi in pairwise(cuts):
+        rows = hi - lo
+        if rows > 1:
+            accuracy = right[lo:hi].mean()
+            chance = accuracy * (1 - accuracy) / (rows - 1)
+            total = total + rows * ((accuracy - ascending[lo:hi].mean()).square() - chance)
+    return (total / n).clamp_min(0).sqrt()
+
+
+def ks_error_of(confidence: Tensor, correct: Tensor) -> Tensor:
+    """Largest difference of the running sums, over n."""
+    order = confidence.argsort()
+    ascending, running = confidence[order], (correct[order].double() - confidence[order]).cumsum(0)
+    ends = torch.searchsorted(ascending, ascending, right=True) - 1  # of the ties
+    return running[ends].abs().amax() / len(confidence)
 
 
 def classwise_error_of(probs: Tensor, labels: Tensor, bins: int) -> Tensor:
@@ -199,6 +258,16 @@ def _top_label(probs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     values = as_probs(probs)
     confidence, predicted = values.max(dim=1)
     return confidence.clamp(max=1.0), predicted == as_target(target, values)
+
+
+def _right_by_confidence(confidence: Tensor, correct: Tensor) -> tuple[Tensor, Tensor]:
+    """How often rows are right, and their confidence, both (n,) in its ascending order; ties share their accuracy."""
+    order = confidence.argsort()
+    ascending = confidence[order]
+    hits = torch.cat([correct.new_zeros(1, dtype=torch.int64), correct[order].cumsum(0)])  # (n + 1,), exact
+    first = torch.searchsorted(ascending, ascending)
+    last = torch.searchsorted(ascending, ascending, right=True)
+    return (hits[last] - hits[first]).double() / (last - first), ascending
 
 
 def _edges(bins: int, device: torch.device) -> Tensor:

@@ -6,7 +6,13 @@ import torch
 from torch import Tensor
 
 from gence.metrics._checks import as_logits, as_target, check_bins
-from gence.metrics.calibration import adaptive_error_of, bins_of, classwise_error_of
+from gence.metrics.calibration import (
+    adaptive_error_of,
+    bins_of,
+    classwise_error_of,
+    debiased_error_of,
+    ks_error_of,
+)
 from gence.metrics.classification import brier_of, confusion_of, nll_of, recall_of
 from gence.metrics.ood import aupr_in, aupr_out, auroc, fpr_at_tpr, negative_energy, negative_entropy_of
 from gence.metrics.selective import curve_of
@@ -15,7 +21,8 @@ from gence.metrics.selective import curve_of
 def classification_metrics(logits: Tensor, target: Tensor, bins: int = 15) -> dict[str, float]:
     """Accuracy, likelihood and calibration of a labelled set; shares are fractions of 1, not per cent.
 
-    Keys: accuracy, balanced_accuracy, nll, brier, ece, adaptive_ece, classwise_ece, mce, aurc, mean_confidence.
+    Keys: accuracy, balanced_accuracy, nll, brier, ece, adaptive_ece, classwise_ece, debiased_ece, ks, mce, aurc,
+    mean_confidence. What recalibration would change is in `score_parts`.
 
     Args:
         logits: (n, K).
@@ -46,6 +53,8 @@ def classification_metrics(logits: Tensor, target: Tensor, bins: int = 15) -> di
         "ece": reliability.expected_error,
         "adaptive_ece": adaptive_error_of(confidence, correct, bins),
         "classwise_ece": classwise_error_of(probs, labels, bins),
+        "debiased_ece": debiased_error_of(confidence, correct, bins),
+        "ks": ks_error_of(confidence, correct),
         "mce": reliability.maximum_error,
         "aurc": curve_of(confidence, correct).risk.mean(),
         "mean_confidence": confidence.mean(),
