@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from gence._front_door import front_door
 
 if TYPE_CHECKING:
+    from gence.lab.report.choice import Choice, choose, recommendation
     from gence.lab.report.figures import INK, PAPER, as_svg, figure_style, inlined
     from gence.lab.report.frame import Setting, load_rows, ood_sets, settings
     from gence.lab.report.page import Report, build_report, make_folder, notebook_html, write_report
