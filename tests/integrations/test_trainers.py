@@ -76,6 +76,49 @@ def test_huggingface_names_wrong_arguments() -> None:
         GenCETrainer(criterion=gence.GenCELoss(reduction="sum"))
 
 
+@pytest.mark.parametrize("left_out", [0, 3])
+def test_huggingface_selects_by_a_loss_that_does_not_depend_on_the_evaluation_batches(
+    tmp_path: Path, left_out: int
+) -> None:
+    from gence.integrations.huggingface import GenCETrainer
+
+    rows = trainers.tokens()
+    for row in rows[:left_out]:
+        row["labels"] = -100
+    found = {}
+    for size in (8, 50):
+        trainer = GenCETrainer(
+            model=trainers.bert(),
+            args=trainers.arguments(tmp_path, per_device_eval_batch_size=size),
+            eval_dataset=rows,
+            criterion=trainers.criterion(),
+        )
+        found[size] = trainer.evaluate()
+    logits = torch.as_tensor(trainer.predict(rows).predictions)
+    labels = torch.tensor([row["labels"] for row in rows])
+    assert found[8]["eval_loss"] == pytest.approx(float(torch.nn.functional.cross_entropy(logits, labels)), rel=1e-5)
+    assert found[8]["eval_loss"] == pytest.approx(found[50]["eval_loss"], rel=1e-5)
+    assert found[50]["eval_gence"] - found[8]["eval_gence"] > 0.5  # the log of a larger sum
+
+
+def test_lightning_selects_by_a_loss_that_does_not_depend_on_the_validation_batches() -> None:
+    from gence.integrations.lightning import ValidationLogLoss
+
+    small, large = (
+        trainers.train_lightning(
+            32, 1, epochs=1, callbacks=[ValidationLogLoss()], validation_batch=size, num_sanity_val_steps=0
+        )
+        for size in (8, 50)
+    )
+    rows, labels = trainers.images().tensors
+    with torch.no_grad():
+        expected = float(torch.nn.functional.cross_entropy(small["module"](rows), labels))
+    logged = [found["trainer"].callback_metrics for found in (small, large)]
+    assert [float(values["val_loss"]) for values in logged] == pytest.approx([expected, expected], rel=1e-4)
+    assert float(logged[1]["val_gence"] - logged[0]["val_gence"]) > 0.5
+    assert not small["module"].criterion._forward_hooks
+
+
 def test_token_logits_are_rows() -> None:
     import gence
     from gence.integrations.huggingface import loss_of_outputs

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
-from torch.utils.data import DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import gence
 
@@ -55,6 +55,26 @@ def bert(dropout: float = 0.0) -> nn.Module:
     return model
 
 
+def arguments(folder: Path, **more: Any) -> Any:
+    """Of a Hugging Face trainer."""
+    from transformers import TrainingArguments
+
+    settings: dict[str, Any] = {
+        "output_dir": str(folder),
+        "use_cpu": True,
+        "per_device_eval_batch_size": 32,
+        "num_train_epochs": 2,
+        "learning_rate": 0.5,
+        "optim": "sgd",
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": [],
+        "disable_tqdm": True,
+        "seed": 3,
+    }
+    return TrainingArguments(**{**settings, **more})
+
+
 def train_huggingface(
     folder: Path,
     batch_size: int,
@@ -67,32 +87,17 @@ def train_huggingface(
     **more: Any,
 ) -> dict[str, Any]:
     """SGD and not Adam, which blows gradients that are 0 but for rounding up to whole steps."""
-    from transformers import Trainer, TrainingArguments
+    from transformers import Trainer
 
     from gence.integrations.huggingface import GenCETrainer, loss_of_outputs
 
-    settings: dict[str, Any] = {
-        "output_dir": str(folder),
-        "use_cpu": True,
-        "per_device_train_batch_size": batch_size,
-        "per_device_eval_batch_size": 32,
-        "gradient_accumulation_steps": accumulation,
-        "num_train_epochs": 2,
-        "learning_rate": 0.5,
-        "optim": "sgd",
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "report_to": [],
-        "disable_tqdm": True,
-        "seed": 3,
-    }
-    arguments = TrainingArguments(**{**settings, **more})
+    batches = {"per_device_train_batch_size": batch_size, "gradient_accumulation_steps": accumulation}
     model = bert(dropout)
     seen: list[Tensor] = []  # logits of every forward pass
     model.register_forward_hook(lambda module, inputs, output: seen.append(output["logits"].detach()))
     common: dict[str, Any] = {
         "model": model,
-        "args": arguments,
+        "args": arguments(folder, **{**batches, **more}),
         "train_dataset": tokens(),
         "callbacks": list(callbacks),
     }
@@ -129,6 +134,7 @@ def train_lightning(
     group_size: int | None = None,
     callbacks: Sequence[Any] = (),
     resume: Path | None = None,
+    validation_batch: int | None = None,
     **more: Any,
 ) -> dict[str, Any]:
     import lightning
@@ -178,6 +184,7 @@ def train_lightning(
     # Lightning would shuffle for several ranks, and then the batches would hold other rows than one process's.
     sampler = DistributedSampler(images(), devices, int(os.environ["RANK"]), shuffle=False) if devices > 1 else None
     loader = LookAheadLoader(images(), batch_size=batch_size, group_size=group_size or accumulation, sampler=sampler)
-    trainer.fit(module, loader, ckpt_path=resume)
+    judged = None if validation_batch is None else DataLoader(images(), batch_size=validation_batch)
+    trainer.fit(module, loader, judged, ckpt_path=resume)
     found: dict[str, Any] = {"weights": weights(module), "losses": module.losses, "seen": module.seen}
     return {**found, "module": module, "trainer": trainer}

@@ -16,8 +16,10 @@ import torch
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
+from transformers.trainer_utils import EvalLoopOutput
 from transformers.training_args import ParallelMode
 
+from gence.integrations.evaluation import EvaluationSums
 from gence.integrations.marginal_watch import MarginalWatch
 from gence.losses import BatchMarginal, FirstPass, GenCELoss, MarginalMonitor, logits_of
 
@@ -47,7 +49,7 @@ class MarginalCallback(TrainerCallback, ExportableState):
     It listens to calls that the training makes anyway: no second forward pass, no waiting for a GPU in a step, and the
     weights are those of a training without it. At the end of an epoch it checks, over all processes, and logs the
     divergence as ``marginal_kl``. Its state is part of the Trainer's checkpoints and is restored with them; where a
-    Trainer has several of these callbacks, they are told apart by their order.
+    Trainer has several of these callbacks, their order identifies them.
 
     In a :class:`GenCETrainer` that is all: it sees the labels, and the value goes to ``trainer.log`` and so to every
     reporter. A plain ``Trainer`` tells its callbacks less. There the labels are seen where the model itself gets them;
@@ -185,8 +187,11 @@ class GenCETrainer(Trainer):
 
     The whole batch is ``per_device_train_batch_size * gradient_accumulation_steps * processes``. With accumulation each
     step costs one more forward pass: the first, without gradients, collects the class marginal. Several processes
-    (DDP) form one batch by themselves; the criterion needs no process group. Evaluation uses the loss of each
-    evaluation batch by itself.
+    (DDP) form one batch by themselves; the criterion needs no process group.
+
+    Evaluation reports the log loss of all rows as ``eval_loss``, whatever the size of the evaluation batches, so early
+    stopping and ``load_best_model_at_end`` can use it. ``eval_gence`` is the criterion's mean over the evaluation
+    batches, which does depend on their size.
 
     Not for DeepSpeed, FSDP and tensor parallel runs, whose models cannot be run without their wrapper.
 
@@ -211,6 +216,7 @@ class GenCETrainer(Trainer):
         self._place = 0
         self._training = False
         self._marginal: BatchMarginal | None = None
+        self._evaluated = EvaluationSums()
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list[Any], None]:
         """All micro-batches of the next optimiser step."""
@@ -250,5 +256,18 @@ class GenCETrainer(Trainer):
 
     def _loss(self, outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
         del num_items_in_batch
-        criterion = self.criterion if self._training else self._alone
-        return loss_of_outputs(criterion, outputs, labels, self._marginal)
+        if self._training:
+            return loss_of_outputs(self.criterion, outputs, labels, self._marginal)
+        logits, target = _logits_and_labels(outputs, labels)
+        return self._evaluated.add(self._alone, logits, target, self._alone(logits, target))
+
+    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
+        """Report the log loss of all rows as the loss, and the criterion's under its own name."""
+        self._evaluated = EvaluationSums()
+        found: EvalLoopOutput = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        if self._evaluated.sums is not None and found.metrics is not None:
+            self._evaluated.sums = self.accelerator.reduce(self._evaluated.sums, "sum")
+            found.metrics[f"{metric_key_prefix}_loss"], found.metrics[f"{metric_key_prefix}_gence"] = (
+                self._evaluated.means()
+            )
+        return found

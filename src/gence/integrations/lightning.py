@@ -16,6 +16,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from gence.integrations.evaluation import EvaluationSums
 from gence.integrations.marginal_watch import MarginalWatch
 from gence.losses import BatchMarginal, FirstPass, GenCELoss, MarginalMonitor
 
@@ -142,6 +143,53 @@ class ExactAccumulation(Callback):
 
     def _scaled(self, _module: nn.Module, _args: Any, loss: Tensor) -> Tensor:
         return loss if self._marginal is None else loss * self._scale
+
+
+class ValidationLogLoss(Callback):
+    """Logs the log loss of all validation rows as ``val_loss``, for ``ModelCheckpoint`` and ``EarlyStopping``.
+
+    GenCE's value depends on the size of the validation batches, and the log loss does not. The callback listens to the
+    criterion, which ``validation_step`` calls with logits and labels; the mean of its values is logged as
+    ``val_gence``. Log nothing under these names yourself.
+
+    Args:
+        criterion: name of the module's loss.
+        name: of the log loss.
+        gence_name: of the criterion's mean over the validation batches.
+    """
+
+    def __init__(self, criterion: str = "criterion", *, name: str = "val_loss", gence_name: str = "val_gence") -> None:
+        self.criterion, self.name, self.gence_name = criterion, name, gence_name
+        self._sums = EvaluationSums()
+        self._hook = ExitStack()
+
+    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Listen to the module's loss."""
+        del trainer
+        self._sums = EvaluationSums()
+        criterion = pl_module.get_submodule(self.criterion)
+        if not isinstance(criterion, nn.CrossEntropyLoss) or criterion.reduction != "mean":
+            raise TypeError(f'criterion: expected {self.criterion!r} to be a loss on logits with reduction "mean"')
+        self._hook.callback(criterion.register_forward_hook(self._add).remove)
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Log."""
+        self._hook.close()
+        if self._sums.sums is None:
+            raise ValueError(f"validation_step did not call {self.criterion!r}; call it with logits and labels")
+        self._sums.sums = trainer.strategy.reduce(self._sums.sums, reduce_op="sum")
+        for name, value in zip((self.name, self.gence_name), self._sums.means(), strict=True):
+            # The same on all ranks; Lightning would warn without.
+            pl_module.log(name, value, sync_dist=True, prog_bar=name == self.name)
+
+    def on_exception(self, *_: Any) -> None:
+        """Leave the module as it was."""
+        self._hook.close()
+
+    def _add(self, module: nn.Module, args: tuple[Tensor, ...], value: Tensor) -> None:
+        assert isinstance(module, nn.CrossEntropyLoss)  # on_validation_epoch_start has seen to it
+        logits, target = args
+        self._sums.add(module, logits, target, value)
 
 
 class MarginalCallback(Callback):
