@@ -19,7 +19,7 @@ def main() -> None:
         X, y = load(return_X_y=True)
         few_rows = [(test, training) for training, test in folds.split(X, y)]
         for loss in ("ce", "gence"):
-            model = make_pipeline(StandardScaler(), GenCEClassifier(loss=loss, max_iter=50, random_state=0))
+            model = make_pipeline(StandardScaler(), GenCEClassifier(loss=loss, random_state=0))
             scores = cross_validate(model, X, y, cv=few_rows, scoring=["accuracy", "neg_log_loss"])
             accuracy, log_loss = scores["test_accuracy"].mean(), -scores["test_neg_log_loss"].mean()
             results.append(f"{name}, {loss}: accuracy {accuracy:.3f}, log loss {log_loss:.3f}")

@@ -51,7 +51,7 @@ def main() -> None:
     rest = np.setdiff1d(np.arange(len(labels)), few)
     scores = []
     for loss in ("ce", "gence"):
-        model = GenCEClassifier("linear", loss=loss, learning_rate=0.05, random_state=0).fit(X[few], labels[few])
+        model = GenCEClassifier(loss=loss, random_state=0).fit(X[few], labels[few])
         scores.append(f"{loss}: accuracy {model.score(X[rest], labels[rest]):.3f}")
     print(f"{len(few)} labelled sentences, {len(rest)} to classify; {'; '.join(scores)}")
 

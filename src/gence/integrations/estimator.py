@@ -23,6 +23,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from torch import Tensor, nn
 
 from gence.integrations.images import image_features
+from gence.integrations.linear import LinearProblem, chosen_decay, distinct_rows
 from gence.integrations.sample_weights import weighted_loss
 from gence.losses import create_loss, loss_info
 
@@ -72,14 +73,15 @@ Network = str | Callable[[int, int], nn.Module]
 
 
 class GenCEClassifier(ClassifierMixin, BaseEstimator):
-    """A neural network for tables, embeddings and other vectors, trained with generative cross-entropy.
+    """A classifier for tables, embeddings and other vectors, trained with generative cross-entropy.
 
-    Inputs are taken as they are; put a ``StandardScaler`` before it in a ``Pipeline``. By default all rows form one
-    batch, so training is deterministic, and integer sample weights are exactly repeated rows (they enter GenCE's sums
-    over the batch too).
+    By default a linear model on all rows, solved by L-BFGS, whose weight decay is chosen by cross-validation on the
+    rows given: the counterpart of scikit-learn's ``LogisticRegressionCV``. Put a ``StandardScaler`` before it if the
+    columns have different units; embeddings need none. All rows form one batch, so training is deterministic, and
+    integer sample weights are exactly repeated rows (they enter GenCE's sums over the batch too).
 
     Args:
-        network: "mlp" (ReLU, layers of ``hidden_sizes``), "linear", or a function ``(n_features, n_classes) -> Module``
+        network: "linear", "mlp" (ReLU, layers of ``hidden_sizes``), or a function ``(n_features, n_classes) -> Module``
             whose module gives logits. A function must be importable if the classifier is to be pickled.
         hidden_sizes: widths of the hidden layers of "mlp".
         loss: a name in ``gence.LOSSES`` that takes logits.
@@ -87,9 +89,12 @@ class GenCEClassifier(ClassifierMixin, BaseEstimator):
             0.1, because without an anchor a network may rank samples well within each class and still predict one
             class throughout.
         loss_params: further parameters of the loss, e.g. ``{"label_smoothing": 0.1}``.
-        max_iter: epochs.
-        learning_rate: of Adam.
-        weight_decay: decoupled, as in AdamW.
+        max_iter: most iterations of L-BFGS, or epochs of AdamW. The linear network is solved by L-BFGS; other networks,
+            and training with ``batch_size`` or ``early_stopping``, use AdamW.
+        learning_rate: of AdamW.
+        weight_decay: for L-BFGS the strength of the L2 penalty ``weight_decay / 2 * sum(W ** 2)`` on inputs that are
+            centred and scaled to a mean squared norm of 1; for AdamW its own (decoupled). "auto" chooses it for L-BFGS
+            by cross-validation (5 folds, log loss), and is 0 for AdamW.
         batch_size: rows of a step; None takes all. GenCE compares a batch's rows, so small batches change the loss.
         early_stopping: hold out ``validation_fraction`` of the rows, stop once their log loss has not fallen for
             ``n_iter_no_change`` epochs, and keep the best epoch's weights.
@@ -107,9 +112,11 @@ class GenCEClassifier(ClassifierMixin, BaseEstimator):
     Attributes:
         classes_: the labels, sorted.
         module_: the trained network.
+        weight_decay_: the weight decay used.
+        cv_log_loss_: held-out log loss of each weight decay that was tried; None where none was chosen.
         n_features_in_, feature_names_in_: as everywhere in scikit-learn.
-        n_iter_: epochs done.
-        loss_curve_: mean training loss of each epoch.
+        n_iter_: epochs or iterations done.
+        loss_curve_: mean training loss of each epoch or iteration.
         validation_curve_: log loss of the held-out rows after each epoch; None without early stopping.
 
     >>> from sklearn.datasets import load_wine
@@ -124,15 +131,15 @@ class GenCEClassifier(ClassifierMixin, BaseEstimator):
 
     def __init__(
         self,
-        network: Network = "mlp",
+        network: Network = "linear",
         *,
         hidden_sizes: tuple[int, ...] = (64,),
         loss: str = "gence",
         anchor: float = 0.1,
         loss_params: dict[str, Any] | None = None,
-        max_iter: int = 100,
+        max_iter: int = 200,
         learning_rate: float = 0.01,
-        weight_decay: float = 0.0,
+        weight_decay: float | str = "auto",
         batch_size: int | None = None,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
@@ -191,8 +198,27 @@ class GenCEClassifier(ClassifierMixin, BaseEstimator):
             torch.manual_seed(int(draws.randint(2**31 - 1)))
             module = create_network(self.network, X.shape[1], len(self.classes_), hidden_sizes=self.hidden_sizes)
             self.module_ = module.to(device, self._torch_dtype())
-            self._train(self._rows(X, codes, weights, training), self._rows(X, codes, weights, held_out))
+            self.cv_log_loss_: dict[float, float] | None = None
+            self.weight_decay_ = 0.0 if self.weight_decay == "auto" else float(self.weight_decay)
+            if self.network == "linear" and self.batch_size is None and not self.early_stopping:
+                self._solve(*distinct_rows(X, codes, weights), draws)
+            else:
+                self._train(self._rows(X, codes, weights, training), self._rows(X, codes, weights, held_out))
         return self
+
+    def _solve(self, X: np.ndarray, codes: np.ndarray, weights: np.ndarray, draws: np.random.RandomState) -> None:
+        """Fit the linear network to the rows that count."""
+        problem = LinearProblem.scaled(X, codes, weights, len(self.classes_), self._torch_dtype(), self.device)
+        criterion = self._criterion()
+        if self.weight_decay == "auto":
+            self.weight_decay_, self.cv_log_loss_ = chosen_decay(problem, criterion, self.max_iter, draws)
+        solution = problem.solve(criterion, self.weight_decay_, self.max_iter)
+        weight, bias = problem.unscaled(solution.weights)
+        with torch.no_grad():
+            self.module_.weight.copy_(weight)
+            self.module_.bias.copy_(bias)
+        self.module_.eval()
+        self.loss_curve_, self.validation_curve_, self.n_iter_ = solution.losses, None, len(solution.losses)
 
     def _scaled(self, features: np.ndarray) -> np.ndarray:
         scaled: np.ndarray = (features - self.feature_mean_) / self.feature_scale_
@@ -208,6 +234,8 @@ class GenCEClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(f"batch_size: expected at least 1, or None for all rows, got {self.batch_size}")
         if self.early_stopping and not 0 < self.validation_fraction < 1:
             raise ValueError(f"validation_fraction: expected a share between 0 and 1, got {self.validation_fraction}")
+        if self.weight_decay != "auto" and (isinstance(self.weight_decay, str) or not self.weight_decay >= 0):
+            raise ValueError(f'weight_decay: expected a number >= 0 or "auto", got {self.weight_decay!r}')
         if self.dtype not in ("float64", "float32"):
             raise ValueError(f'dtype: expected "float64" or "float32", got {self.dtype!r}')
 
@@ -258,7 +286,7 @@ class GenCEClassifier(ClassifierMixin, BaseEstimator):
         n = len(inputs)
         size = min(self.batch_size or n, n)
         criterion = self._criterion()
-        optimizer = torch.optim.AdamW(self.module_.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
+        optimizer = torch.optim.AdamW(self.module_.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay_)
         self.loss_curve_: list[float] = []
         self.validation_curve_: list[float] | None = None if held_out is None else []
         best, best_state, patience = math.inf, None, self.n_iter_no_change
