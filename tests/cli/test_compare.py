@@ -147,4 +147,4 @@ def test_ctrl_c_that_ends_it_at_once_says_what_is_kept(monkeypatch, capsys, tmp_
         main()
     assert ended.value.code == 130
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line]
-    assert line == f"Stopped by Ctrl-C, {how}: runs that were finished are kept, and the same command goes on."
+    assert line == f"Stopped by Ctrl-C, {how}: finished runs are kept; rerun the same command to resume."

@@ -33,7 +33,7 @@ def test_prepare_says_what_is_left_out(tmp_path):
     data = write_images(tmp_path / "photos", {"cat": 10, "dog": 10, ".fox": 10})
     arguments = ["data", "prepare", str(data), "--cache-dir", str(tmp_path / "cache")]
     result = CliRunner().invoke(create_app(), arguments, catch_exceptions=False)
-    assert f"note: {data}: left out .fox" in result.stderr
+    assert f"note: {data}: skipped .fox" in result.stderr
     assert "note" not in result.stdout
 
 

@@ -180,7 +180,7 @@ def test_predict_writes_a_line_an_image(saved, tmp_path):
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (["train", "--data", "digitz"], "digitz is no known data set"),
+    (["train", "--data", "digitz"], "unknown data set digitz"),
     (["train", "--loss", "gense"], "did you mean 'gence'"),
     (["train", "--loss", "focal(gamma=a)"], "loss focal(gamma=a): gamma is 'a'; expected a number"),
     (["train", "--loss", "gence(anchor=tune)"], "anchor is 'tune'; expected a number, such as anchor=0.5; only gence"),
@@ -188,7 +188,7 @@ def test_predict_writes_a_line_an_image(saved, tmp_path):
     (["train", "--recipe", "papper"], "did you mean 'paper'"),
     (["train", "--set", "recipe.lrr=1"], "Recipe has no field 'lrr'; did you mean 'lr'"),
     (["train", "--set", "lr=1"], "RunSpec has no field 'lr'; did you mean 'recipe.lr'?"),
-    (["train", "--ood", "digitz"], "digitz is no known data set"),
+    (["train", "--ood", "digitz"], "unknown data set digitz"),
     (["train", "--set", "recipe.lr"], "expected field=value"),
     (["train", "--set", "recipe.lr=1", "--set", "recipe.lr=2"], "recipe.lr twice"),
     (["train", "--set", "recipe.lr=fast"], "Recipe.lr must be a number, got 'fast'"),
@@ -200,7 +200,7 @@ def test_predict_writes_a_line_an_image(saved, tmp_path):
     (["predict", "nothing.safetensors", ".", "--out", "."], "is a folder"),
     (["bench", "loss", "--out", "."], "is a folder"),
     (["bench", "train", "--out", f"{__file__}/x.json"], "test_lab.py is a file, not a folder"),
-    (["compare", "--out", __file__], "test_lab.py is a file; a store is a folder"),
+    (["compare", "--out", __file__], "test_lab.py is a file"),
     (["evaluate", "nothing.safetensors"], "does not exist"),
     (["predict", "nothing.safetensors", "."], "does not exist"),
 ])  # fmt: skip

@@ -144,8 +144,8 @@ def test_failed_runs_end_with_an_error(tmp_path) -> None:
     ("old", "new", "message"),
     [
         ('"small_cnn"', '"smal_cnn"', "unknown model 'smal_cnn'; the nearest is 'small_cnn'"),
-        ('data = "digits"', 'data = "nowhere/photos"', "nowhere/photos is no known data set"),
-        ("subset = 100", 'ood = ["nowhere/else"]', "nowhere/else is no known data set"),
+        ('data = "digits"', 'data = "nowhere/photos"', "unknown data set nowhere/photos"),
+        ("subset = 100", 'ood = ["nowhere/else"]', "unknown data set nowhere/else"),
     ],
 )
 def test_what_no_run_could_do_is_one_error(tmp_path, command, old, new, message) -> None:
@@ -163,7 +163,7 @@ def test_a_trial_that_fails_ends_tuning_with_an_error_and_waits(tmp_path) -> Non
         output = invoke("tune", path, "--losses", "ce", *arguments, code=1)
         assert "not complete (failed trials)" in output
         assert "vgg19 halves the image five times" in output
-        assert "the same command goes on" in output
+        assert "Fix the cause and rerun" in output
 
 
 @pytest.mark.parametrize(

@@ -191,7 +191,7 @@ def test_runs_say_which_folders_are_left_out(tmp_path, monkeypatch) -> None:
         f'[base]\ndata = "{data}"\nmodel = "mlp"\nrecipe = "tiny"\n"recipe.epochs" = 1\nloss = "ce"\nseed = 0\n'
     )
     output = invoke("run", grid, "--store", tmp_path / "runs", "--device", "cpu")
-    assert output.count(f"note: {data}: left out .fox") == 1
+    assert output.count(f"note: {data}: skipped .fox") == 1
 
 
 def test_the_repository_s_own_records_are_the_default() -> None:

@@ -54,7 +54,7 @@ def test_small_images_of_one_size_and_named_sources_stay_as_they_are(tmp_path):
 
 def test_folders_that_are_left_out_are_named(photos, tmp_path):
     write_images(photos, {".fox": 3})
-    assert "note: photos: left out .fox" in gence("train", "--data", "photos", *QUICK).stderr
+    assert "note: photos: skipped .fox" in gence("train", "--data", "photos", *QUICK).stderr
 
 
 def test_one_folder_has_one_key_and_a_changed_one_no_old_result(photos):
@@ -64,9 +64,9 @@ def test_one_folder_has_one_key_and_a_changed_one_no_old_result(photos):
         assert "already" in gence("train", "--data", spelling, *arguments).stderr
     (photos / "cat" / "000.png").unlink()
     for more in ([], ["--save", "m.safetensors"]):
-        with pytest.raises(DataError, match=r"photos is not what it was .* name another folder"):
+        with pytest.raises(DataError, match=r"photos has changed since .* Name another folder"):
             gence("train", "--data", "photos", *arguments, *more)
     assert len(Store("store").keys()) == 1
     photos.rename("elsewhere")
-    with pytest.raises(DataError, match="photos is no known data set"):
+    with pytest.raises(DataError, match="unknown data set photos"):
         gence("train", "--data", "photos", *arguments)

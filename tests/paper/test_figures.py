@@ -32,7 +32,7 @@ def test_a_bin_of_a_few_predictions_has_no_bar(writer) -> None:
     (panel,) = drawing.figure().axes
     assert [round(bar.get_height(), 9) for bar in panel.patches] == [0.1, 0.3]
     assert panel.get_title() == "CE (n = 2)"
-    assert f"fewer than {FEWEST} predictions over all seeds is left out" in drawing.reading
+    assert f"fewer than {FEWEST} predictions over all seeds is not drawn" in drawing.reading
     assert "single bins are in the records alone" in drawing.description
 
 

@@ -127,7 +127,7 @@ def test_a_row_of_one_of_several_grids_is_enough(tmp_path) -> None:
         grid_specs(["table1", "smoothing"], store, rows=[row, "typo"])
     with pytest.raises(ValueError, match="matches no cell of the search; its cells are cifar100-2000-vgg19"):
         grid_specs(["open_choices"], store, rows=["mini-imagenet-2000-vgg19"])
-    with pytest.raises(ValueError, match="epoch_time is no grid"):
+    with pytest.raises(ValueError, match="epoch_time is not a grid"):
         grid_specs(["epoch_time"], store)
 
 

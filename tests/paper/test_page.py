@@ -43,7 +43,7 @@ def test_the_page_has_every_exhibit_and_its_figures(page) -> None:
         assert f'<section id="{name}">' in html
     assert html.count("<svg") == 4  # a row of Table 1 is also part of two figures of the remedies
     assert "24.40 ± 1.00" in html
-    assert "A bin with fewer than 50 predictions over all seeds is left out." in html
+    assert "A bin with fewer than 50 predictions over all seeds is not drawn." in html
     assert "<script" not in html
     assert "http" not in html.replace("http://www.w3.org", "")
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from gence.lab.bench import Shape
 
-_Out = Annotated[Path | None, typer.Option(help="Also write the record here (JSON).")]
-_Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
+_Out = Annotated[Path | None, typer.Option(help="Also write the record to this file (JSON).")]
+_Device = Annotated[str, typer.Option(help="Compute on auto, cpu, cuda or cuda:1.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -27,14 +27,18 @@ def register(app: typer.Typer) -> None:
 
     @group.command()
     def train(
-        models: Annotated[str, typer.Option(help="Networks, separated by commas.")] = "vgg19,resnet50",
-        data: Annotated[str, typer.Option(help="A source of images.")] = "cifar10",
-        n: Annotated[int, typer.Option(help="Size of the training subset.")] = 2000,
-        sizes: Annotated[str, typer.Option(help="Runs side by side, separated by commas.")] = "1,8,14,21",
-        epochs: Annotated[int, typer.Option(help="Epochs a measurement; the first is not counted.")] = 6,
+        models: Annotated[str, typer.Option(help="Train these networks, separated by commas.")] = "vgg19,resnet50",
+        data: Annotated[str, typer.Option(help="Name of a data set, or a folder or archive of images.")] = "cifar10",
+        n: Annotated[int, typer.Option(help="Train on this many labels, balanced over the classes.")] = 2000,
+        sizes: Annotated[
+            str, typer.Option(help="Train this many runs side by side; numbers separated by commas.")
+        ] = "1,8,14,21",
+        epochs: Annotated[
+            int, typer.Option(help="Train this many epochs per measurement; the first is not counted.")
+        ] = 6,
         recipe: Annotated[str, typer.Option(help="paper, modern or tiny.")] = "paper",
         setting: Annotated[
-            list[str] | None, typer.Option("--set", help="A field of the recipe, as batch_size=50; repeatable.")
+            list[str] | None, typer.Option("--set", help="Set a field of the recipe, as batch_size=50 (repeatable).")
         ] = None,
         compile: Annotated[bool, typer.Option("--compile/--no-compile", help="Compile the networks (GPU).")] = False,
         usual: Annotated[
@@ -91,11 +95,15 @@ def register(app: typer.Typer) -> None:
 
     @group.command()
     def loss(
-        shapes: Annotated[str, typer.Option(help="Rows x classes, separated by commas, as 100x10,4096x1000.")] = "",
-        dtype: Annotated[str, typer.Option(help="Of the given shapes: float32, bfloat16 or float16.")] = "float32",
+        shapes: Annotated[str, typer.Option(help="Measure these shapes, rows x classes, as 100x10,4096x1000.")] = "",
+        dtype: Annotated[
+            str, typer.Option(help="Use this dtype for the given shapes: float32, bfloat16 or float16.")
+        ] = "float32",
         quick: Annotated[bool, typer.Option("--quick", help="Measure for a third of the time.")] = False,
         compile: Annotated[bool, typer.Option("--compile/--no-compile", help="Also time compiled losses.")] = True,
-        repeats: Annotated[int, typer.Option(min=1, help="On a CPU: measure so often, keep the median ratio.")] = 1,
+        repeats: Annotated[
+            int, typer.Option(min=1, help="On a CPU, repeat the measurement this often and keep the median ratio.")
+        ] = 1,
         device: _Device = "auto",
         out: _Out = None,
     ) -> None:

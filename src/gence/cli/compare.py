@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from gence.cli.options import read_sources
 from gence.cli.store import store_at
 from gence.cli.terminal import exit_if_interrupted, interruption_told, print_table, table_console
 
@@ -38,10 +39,10 @@ def _with_flags(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def compare(**given: Any) -> None:
-    """Does GenCE help me? Train several losses over seeds, and write a report of what can be told from chance.
+    """Compare losses on your images over several seeds, and report which differences are significant.
 
     With no option at all: scikit-learn's digits, 100 labels, seven losses, five seeds.
-    Interrupted, the same command goes on where it stopped.
+    Rerun the same command to resume after an interruption.
 
     Example: gence compare --data photos/ --n 500 --losses gence,ce,focal --ood other-photos/
     """
@@ -49,6 +50,7 @@ def compare(**given: Any) -> None:
 
     # What is not given has the default of the Python call, but for the processes.
     values = {option.name: given[flag.name or option.name] for option, flag, _ in flags()}
+    values["ood"] = read_sources(values["ood"])
     options = {"workers": _cores(), **{name: value for name, value in values.items() if value is not None}}
     with interruption_told("without a report"):
         result = run(**options)

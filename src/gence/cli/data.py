@@ -13,9 +13,13 @@ if TYPE_CHECKING:
     from gence.lab.data import CheckReport, ImageSet
 
 _Source = Annotated[str, typer.Argument(help="A name, a folder, an archive, or hf:OWNER/NAME.")]
-_ImageSize = Annotated[int | None, typer.Option(help="Pixels to bring the images to.")]
-_DataDir = Annotated[Path | None, typer.Option(help="Where NAME-train.zip and NAME-test.zip lie; else $GENCE_DATA.")]
-_CacheDir = Annotated[Path | None, typer.Option(help="Where decoded images are kept; else $GENCE_CACHE.")]
+_ImageSize = Annotated[
+    int | None, typer.Option(help="Resize images to this many pixels. Default: keep them if small, square and uniform.")
+]
+_DataDir = Annotated[
+    Path | None, typer.Option(help="Look for NAME-train.zip and NAME-test.zip here. Default: $GENCE_DATA.")
+]
+_CacheDir = Annotated[Path | None, typer.Option(help="Keep decoded images here. Default: $GENCE_CACHE.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -27,7 +31,7 @@ def register(app: typer.Typer) -> None:
 
     @group.command("list")
     def list_sources() -> None:
-        """List the data sets that have a name; folders and archives of your own need none.
+        """List the data sets that have a name; your own folders and archives need no name.
 
         Example: gence data list
         """

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from typer.core import TyperArgument, TyperCommand
@@ -38,6 +39,25 @@ def read_names(text: str) -> tuple[str, ...]:
     ('svhn', 'cifar100')
     """
     return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def read_sources(given: Sequence[str] | None) -> tuple[str, ...]:
+    """Sources of a repeatable option; names with commas between them, as in old scripts, are taken apart with a note.
+
+    >>> read_sources(["svhn", "cifar100"])
+    ('svhn', 'cifar100')
+    """
+    import typer
+
+    found: list[str] = []
+    for source in given or ():
+        names = read_names(source)
+        if len(names) > 1 and not Path(source).exists():
+            typer.echo(f"note: read {source} as {' '.join(f'--ood {name}' for name in names)}", err=True)
+            found += names
+        else:
+            found.append(source)
+    return tuple(found)
 
 
 def print_left_out(sources: Iterable[str]) -> None:

@@ -25,14 +25,16 @@ def register(app: typer.Typer) -> None:
             typer.Argument(help=f"{NAMES}; or a folder of records."),
         ],
         store: Annotated[
-            Path | None, typer.Option("--store", help="Folder of records; results/paper by default.")
+            Path | None,
+            typer.Option("--store", help="Read the records in this folder. Default: results/paper of the checkout."),
         ] = None,
-        rows: Annotated[str, typer.Option(help="Rows, separated by commas; * matches anything.")] = "",
+        rows: Annotated[str, typer.Option(help="Select rows, separated by commas; * matches anything.")] = "",
         seeds: Annotated[
-            int | None, typer.Option(help="Seeds a cell should have; 5, and 3 for studies of our own.")
+            int | None,
+            typer.Option(help="Call a cell complete with this many seeds. Default: 5, and 3 for studies of our own."),
         ] = None,
-        recipe: Annotated[str | None, typer.Option(help="Another recipe than the paper's.")] = None,
-        format: Annotated[str, typer.Option("--format", help=", ".join(_FORMATS))] = "text",
+        recipe: Annotated[str | None, typer.Option(help="Use another recipe than the paper's.")] = None,
+        format: Annotated[str, typer.Option("--format", help=f"Print as {', '.join(_FORMATS)}.")] = "text",
     ) -> None:
         """Print an exhibit beside the paper: n, and the difference in standard errors; missing cells as missing.
 
@@ -71,9 +73,12 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def report(
         what: Annotated[str, typer.Argument(help="paper, or a folder of records.")],
-        out: Annotated[Path, typer.Option(help="Folder of the report.")] = Path("gence-report"),
-        store: Annotated[Path | None, typer.Option(help="With paper: the records; results/paper by default.")] = None,
-        recipe: Annotated[str | None, typer.Option(help="With paper: another recipe than the paper's.")] = None,
+        out: Annotated[Path, typer.Option(help="Write the report to this folder.")] = Path("gence-report"),
+        store: Annotated[
+            Path | None,
+            typer.Option(help="With paper: read the records in this folder. Default: results/paper of the checkout."),
+        ] = None,
+        recipe: Annotated[str | None, typer.Option(help="With paper: use another recipe than the paper's.")] = None,
     ) -> None:
         """Write the paper, measured, as one page; or the report of any store, with its figures and tables as files.
 

@@ -37,10 +37,10 @@ def register(app: typer.Typer) -> None:
 
     @group.command()
     def merge(
-        into: Annotated[Path, typer.Argument(help="The store that takes the records; made if it is not there.")],
-        others: Annotated[list[Path], typer.Argument(help="Stores whose records are taken over.")],
+        into: Annotated[Path, typer.Argument(help="Add the records to this store; it is made if missing.")],
+        others: Annotated[list[Path], typer.Argument(help="Read the records of these stores.")],
     ) -> None:
-        """Take over the records of other stores and what was tuned there; of two that differ the older is kept.
+        """Add the records and tuned settings of other stores to one; where two differ, keep the older.
 
         Example: gence store merge results/paper results/from-another-machine
         """
@@ -72,10 +72,10 @@ def register(app: typer.Typer) -> None:
     def check(
         store: _Folder,
         remove_leftovers: Annotated[
-            bool, typer.Option("--remove-leftovers", help="Delete what stopped processes left.")
+            bool, typer.Option("--remove-leftovers", help="Delete files that stopped processes left.")
         ] = False,
     ) -> None:
-        """Read every record and say which are not as they were written.
+        """Verify every record, and name those that are damaged.
 
         Example: gence store check results/paper
         """
@@ -98,7 +98,7 @@ def register(app: typer.Typer) -> None:
         store: _Folder,
         to: Annotated[Path, typer.Argument(help="A .csv or .parquet file.")],
     ) -> None:
-        """Write one row a record, with every field and metric, to a CSV or Parquet file.
+        """Write one row per record, with every field and metric, to a CSV or Parquet file.
 
         Example: gence store export results/paper runs.csv
         """

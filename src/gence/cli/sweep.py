@@ -22,17 +22,20 @@ _Names = Annotated[
     list[str],
     typer.Argument(help=f"{GRIDS}; or GRID.toml files."),
 ]
-_StorePath = Annotated[Path | None, typer.Option("--store", help="Folder of records; results/paper of the checkout.")]
-_Rows = Annotated[str, typer.Option(help="Rows of an exhibit, separated by commas; * matches anything.")]
-_Losses = Annotated[str, typer.Option(help="Columns of an exhibit, separated by commas.")]
-_TimeLimit = Annotated[float | None, typer.Option(help="Seconds after which it stops, once its epoch is done.")]
-_Engine = Annotated[str, typer.Option(help="local, gpus (a process a GPU; also called processes) or ray.")]
-_Workers = Annotated[int | None, typer.Option(help="Processes of the engine gpus.")]
-_CohortSize = Annotated[str, typer.Option(help="Most runs to train side by side, or auto.")]
-_Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
+_StorePath = Annotated[
+    Path | None,
+    typer.Option("--store", help="Keep the records in this folder. Default: results/paper of the checkout."),
+]
+_Rows = Annotated[str, typer.Option(help="Select rows, separated by commas; * matches anything.")]
+_Losses = Annotated[str, typer.Option(help="Select losses, separated by commas.")]
+_TimeLimit = Annotated[float | None, typer.Option(help="Stop training after this many seconds.")]
+_Engine = Annotated[str, typer.Option(help="local, processes (one per GPU or CPU worker; also called gpus) or ray.")]
+_Workers = Annotated[int | None, typer.Option(help="Processes of the engine processes.")]
+_CohortSize = Annotated[str, typer.Option(help="Train at most this many runs side by side, or auto.")]
+_Device = Annotated[str, typer.Option(help="Train on auto, cpu, cuda or cuda:1.")]
 _Compile = Annotated[bool, typer.Option("--compile", help="Compile the network (GPU): for those without fused norms.")]
 _Predictions = Annotated[bool, typer.Option("--predictions/--no-predictions", help="Keep compact predictions.")]
-_RecipeName = Annotated[str | None, typer.Option("--recipe", help="Another recipe than the paper's, for exhibits.")]
+_RecipeName = Annotated[str | None, typer.Option("--recipe", help="Use another recipe than the paper's, for exhibits.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -44,7 +47,7 @@ def register(app: typer.Typer) -> None:
         store: _StorePath = None,
         rows: _Rows = "",
         losses: _Losses = "",
-        seeds: Annotated[int | None, typer.Option(help="Seeds of every cell, from 0.")] = None,
+        seeds: Annotated[int | None, typer.Option(help="Train this many seeds per cell, from 0.")] = None,
         recipe: _RecipeName = None,
         time_limit: _TimeLimit = None,
         engine: _Engine = "local",
@@ -53,13 +56,12 @@ def register(app: typer.Typer) -> None:
         device: _Device = "auto",
         compile: _Compile = False,
         predictions: _Predictions = True,
-        retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try runs again that failed.")] = False,
-        dry_run: Annotated[bool, typer.Option("--dry-run", help="List what is missing and do nothing.")] = False,
+        retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Retry failed runs.")] = False,
+        dry_run: Annotated[bool, typer.Option("--dry-run", help="List what is missing and train nothing.")] = False,
     ) -> None:
-        """Do the runs of exhibits or grids that the store does not have, most informative first.
+        """Train the missing runs of exhibits or grids, most informative first.
 
-        Stop it at any moment and run it again: it goes on where it stopped, and stores made on different machines
-        merge into the same one.
+        Stop it at any moment and rerun the same command to resume; stores made on different machines can be merged.
 
         Examples: gence run table1 --rows 'cifar100-2000-*' --time-limit 600
 
@@ -112,10 +114,12 @@ def register(app: typer.Typer) -> None:
         rows: _Rows = "",
         losses: Annotated[
             str,
-            typer.Option(help="Losses, by commas: 'ce,gence(anchor=tune)'; by default a file's own, or the paper's."),
+            typer.Option(
+                help="Tune these losses, as 'ce,gence(anchor=tune)'. Default: the file's own, or the paper's."
+            ),
         ] = "",
-        trials: Annotated[int, typer.Option(help="Trials of every loss.")] = 32,
-        metric: Annotated[str, typer.Option(help="accuracy or nll, on the held-out part.")] = "accuracy",
+        trials: Annotated[int, typer.Option(help="Try this many settings per loss.")] = 32,
+        metric: Annotated[str, typer.Option(help="Choose by accuracy or nll on the held-out part.")] = "accuracy",
         recipe: _RecipeName = None,
         time_limit: _TimeLimit = None,
         engine: _Engine = "local",
@@ -170,7 +174,7 @@ def register(app: typer.Typer) -> None:
                 typer.echo(f"{key} failed: {error}", err=True)
             exit_if_interrupted(report.stopped)
             if report.failed:
-                typer.echo("the trials of failed runs wait: mend the cause, and the same command goes on", err=True)
+                typer.echo("Some trials failed. Fix the cause and rerun.", err=True)
                 raise typer.Exit(1)
             if report.stopped:
                 return
@@ -211,7 +215,7 @@ def _specs(names: Sequence[str], store: Store, **options: Any) -> list[RunSpec]:
     files = [name for name in names if _is_file(name)]
     if files and (useless := [option for option, value in options.items() if value not in (None, ())]):
         raise SpecError(
-            f"{files[0]} is a file and says itself what it runs; leave out {' and '.join(useless)}, or change the file"
+            f"{files[0]} is a file and says itself what it runs; remove {' and '.join(useless)}, or change the file"
         )
     runs = [run for file in files for run in read_grid(file)]
     if len(files) < len(names):
@@ -252,7 +256,7 @@ def _list(specs: list[RunSpec], store: Store, recipes: Mapping[str, Recipe]) -> 
     for problem in store.unreadable(spec.key for spec in specs).values():
         typer.echo(f"Warning: {problem}", err=True)
     names = {recipe: name for name, recipe in {**recipes, **RECIPES}.items()}
-    table = Table("cell", "recipe", "losses", "seeds", "runs", "missing", "steps a run")
+    table = Table("cell", "recipe", "losses", "seeds", "runs", "missing", "steps per run")
     table.columns[0].no_wrap = True
     for runs in cells(specs).values():
         first = runs[0]

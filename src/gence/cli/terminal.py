@@ -37,7 +37,7 @@ _LIKE = {
 
 @contextmanager
 def shown_plainly() -> Iterator[None]:
-    """Print wrong input, missing packages and what a disk refuses as one line and exit with 2.
+    """Print wrong input, missing packages and disk errors as one line and exit with 2.
 
     GENCE_DEBUG=1 shows the traceback.
     """
@@ -112,7 +112,7 @@ def interruption_told(how: str = "at once") -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        kept = "runs that were finished are kept, and the same command goes on"
+        kept = "finished runs are kept; rerun the same command to resume"
         print(f"Stopped by Ctrl-C, {how}: {kept}.", file=sys.stderr)
         raise
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gence.cli.options import print_left_out, read_names, read_settings
+from gence.cli.options import print_left_out, read_settings, read_sources
 from gence.cli.terminal import check_out, cleared_on_sigterm, is_interactive
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from gence.lab.store import RunResult
     from gence.lab.train import CohortProgress, TrainedModel
 
-_DATA_HELP = "A name (gence data list), a folder or archive with one folder a class, or hf:OWNER/NAME."
-_Ood = Annotated[str, typer.Option(help="Sources of out-of-distribution images, separated by commas.")]
-_Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
+_DATA_HELP = "A name (gence data list), a folder or archive with one folder per class, or hf:OWNER/NAME."
+_Ood = Annotated[list[str] | None, typer.Option(help="Out-of-distribution images (repeatable).")]
+_Device = Annotated[str, typer.Option(help="Compute on auto, cpu, cuda or cuda:1.")]
 _ModelFile = Annotated[Path, typer.Argument(help="A file that gence train --save wrote.")]
 
 # The order of the table; what is not here comes after, by name.
@@ -39,7 +39,9 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def train(
         data: Annotated[str, typer.Option(help=_DATA_HELP)] = "digits",
-        n: Annotated[int | None, typer.Option(help="Size of a class-balanced training subset; all if absent.")] = None,
+        n: Annotated[
+            int | None, typer.Option(help="Train on this many labels, balanced over the classes. Default: all.")
+        ] = None,
         model: Annotated[
             str,
             typer.Option(
@@ -47,7 +49,9 @@ def register(app: typer.Typer) -> None:
                 "a pretrained encoder, as linear@efficientnet_lite0."
             ),
         ] = "small_cnn",
-        loss: Annotated[str, typer.Option(help="A loss with its parameters, as 'gence(anchor=0.1)'.")] = "gence",
+        loss: Annotated[
+            str, typer.Option(help="Train with this loss and its parameters, as 'gence(anchor=0.1)'.")
+        ] = "gence",
         recipe: Annotated[
             str | None,
             typer.Option(
@@ -61,26 +65,33 @@ def register(app: typer.Typer) -> None:
         weights: Annotated[
             Path | None, typer.Option(help="Take the encoder's weights from this safetensors file.")
         ] = None,
-        seed: Annotated[int, typer.Option(help="Decides subset, initialisation, order and augmentation.")] = 0,
-        ood: _Ood = "",
+        seed: Annotated[
+            int, typer.Option(help="Seed subset, initialisation, order and augmentation with this number.")
+        ] = 0,
+        ood: _Ood = None,
         image_size: Annotated[
-            int | None, typer.Option(help="Pixels to bring images to. Default: as they are, if small and alike.")
+            int | None,
+            typer.Option(help="Resize images to this many pixels. Default: keep them if small, square and uniform."),
         ] = None,
         setting: Annotated[
-            list[str] | None, typer.Option("--set", help="A field of the run, as recipe.lr=0.05; repeatable.")
+            list[str] | None, typer.Option("--set", help="Set a field of the run, as recipe.lr=0.05 (repeatable).")
         ] = None,
         save: Annotated[Path | None, typer.Option(help="Write the trained network here (safetensors).")] = None,
-        store: Annotated[Path | None, typer.Option(help="Keep the result here; a run that is there is shown.")] = None,
+        store: Annotated[
+            Path | None,
+            typer.Option(help="Keep the result in this folder; a run that is there is shown, not repeated."),
+        ] = None,
         log: Annotated[
-            tuple[str, Path] | None, typer.Option(help="Curves while training: tensorboard DIR.", metavar="KIND DIR")
+            tuple[str, Path] | None,
+            typer.Option(help="Write curves while training: tensorboard DIR.", metavar="KIND DIR"),
         ] = None,
         device: _Device = "auto",
     ) -> None:
-        """Train a network and judge it: accuracy, calibration and OOD, raw and after the marginal offset.
+        """Train a network and evaluate it: accuracy, calibration and OOD, raw and after the marginal offset.
 
         Examples: gence train --data digits --n 100 --loss 'gence(anchor=0.1)'
 
-        gence train --data cifar10 --n 2000 --model vgg19 --loss gence --recipe paper --ood svhn,cifar100
+        gence train --data cifar10 --n 2000 --model vgg19 --loss gence --recipe paper --ood svhn --ood cifar100
 
         gence train --data photos/ --image-size 64 --n 500 --set recipe.epochs=50 --save photos.safetensors
 
@@ -101,7 +112,7 @@ def register(app: typer.Typer) -> None:
                 "loss": loss,
                 "recipe": recipe or ("tiny" if data == "digits" and not encoded else default),
                 "seed": seed,
-                "ood": read_names(ood),
+                "ood": read_sources(ood),
                 "image_size": image_size,
             }
         ).replace(**({"recipe.tune_encoder": tune_encoder} if encoded else {}), **read_settings(setting or []))
@@ -124,11 +135,11 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def evaluate(
         model: _ModelFile,
-        data: Annotated[str | None, typer.Option(help="By default the data it was trained on. " + _DATA_HELP)] = None,
-        ood: _Ood = "",
+        data: Annotated[str | None, typer.Option(help=_DATA_HELP + " Default: the data it was trained on.")] = None,
+        ood: _Ood = None,
         device: _Device = "auto",
     ) -> None:
-        """Judge a trained network on the test part of a source, or on all of a new one that has no such part.
+        """Evaluate a trained network on the test part of a source, or on all of a new source without one.
 
         Example: gence evaluate model.safetensors --data cifar10 --ood svhn
         """
@@ -137,7 +148,7 @@ def register(app: typer.Typer) -> None:
 
         trained = load_model(model, device)
         source = data or trained.spec.data
-        outside = read_names(ood)
+        outside = read_sources(ood)
         check_ood_names(outside)
         images = _images_to_judge(trained, data)
         metrics = evaluate_model(trained, images, outside, progress=True)

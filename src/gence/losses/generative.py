@@ -135,7 +135,7 @@ def why_backend(
     'not triton: the tensors are on the cpu; not cpu_small: class probabilities leave nothing to save on a CPU'
     """
     if process_group is not None or marginal is not None:
-        return Choice("parts", "the rows are a part of a larger batch, whose sums come from elsewhere")
+        return Choice("parts", "the rows are a part of a larger batch, whose sums are given")
     return choose(Call(input, target, weight, ignore_index, reduction, label_smoothing, anchor, prior, context))
 
 

@@ -252,7 +252,7 @@ def by_priority(specs: Iterable[RunSpec]) -> list[RunSpec]:
 def _grid(name: str) -> Entry:
     known = entries()
     if name in known and known[name].timing is not None:
-        raise SpecError(f"{name} is no grid: it is timed alone, by gence run {name}")
+        raise SpecError(f"{name} is not a grid: it is timed alone, by gence run {name}")
     grids = [entry.name for entry in known.values() if entry.is_grid or entry.timing]
     check_choice("grid", name, (*grids, "GRID.toml"))
     return known[name]

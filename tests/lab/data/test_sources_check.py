@@ -134,7 +134,7 @@ def test_left_out_folders_are_named(tmp_path: Path) -> None:
         report = check(source)
         assert report.ok
         (note,) = report.notes
-        assert note.startswith(f"{source}: left out .hidden, __MACOSX, digit0/.thumbs: hidden folders"), note
+        assert note.startswith(f"{source}: skipped .hidden, __MACOSX, digit0/.thumbs: hidden folders"), note
         assert "\n" not in note
 
 
@@ -157,7 +157,7 @@ def test_many_left_out_folders_fit_in_a_line(tmp_path: Path) -> None:
 def test_a_source_of_hidden_folders_alone_says_why_it_is_empty(tmp_path: Path) -> None:
     report = check(write_folder(tmp_path / "data", digit_files(3, prefix=".photos/")))
     assert report.problems == (f"{tmp_path / 'data'} holds no images",)
-    assert "left out .photos: hidden folders" in report.notes[0]
+    assert "skipped .photos: hidden folders" in report.notes[0]
 
 
 def test_a_comparison_says_what_is_left_out(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_comparison_says_what_is_left_out(tmp_path: Path) -> None:
     plan = planned(str(data), losses=["ce"], seeds=1, device="cpu", batch_size=10, ood=[str(other)])
     again = planned(str(data), losses=["ce"], seeds=1, device="cpu", batch_size=10, ood=[str(other)])
     assert [concern.split(": hidden folders")[0] for concern in plan.concerns] == [
-        f"{data}: left out .digit9",
-        f"{other}: left out __MACOSX",
+        f"{data}: skipped .digit9",
+        f"{other}: skipped __MACOSX",
     ]
     assert again.concerns == plan.concerns  # also when the images come from the cache

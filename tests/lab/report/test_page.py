@@ -51,7 +51,7 @@ def test_every_figure_is_drawn(compared, opened):
     page = opened(compared.page)
     sections = page.locator("main section h3").all_text_contents()
     assert sections == [
-        "Summary", "Accuracy, NLL and ECE", "Differences, seed by seed", "Reliability", "Inputs from elsewhere",
+        "Summary", "Accuracy, NLL and ECE", "Differences, seed by seed", "Reliability", "Out-of-distribution inputs",
         "Learning curves", "The marginal over training", "The marginal at the end", "Confusion matrices",
         "Most confident mistakes", "Where every number comes from",
     ]  # fmt: skip

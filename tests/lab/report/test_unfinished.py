@@ -43,7 +43,7 @@ def test_the_page_says_what_is_missing(options):
         "This comparison is not finished: 3 of 6 runs are there (GenCE 1 of 2, CE 2 of 2, Brier 0 of 2). "
     )
     assert chapter.concerns[0] in text_of(found.page)
-    assert "The same command goes on" in chapter.concerns[0]
+    assert "Rerun the same command to resume" in chapter.concerns[0]
     assert not found.complete
     complete = compare(losses="ce,gence,brier", seeds=2, **options, console=quiet())
     assert complete.complete

@@ -376,7 +376,7 @@ def test_export(tmp_path):
 def test_a_path_that_cannot_be_a_store_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "store"):
-        with pytest.raises(StoreError, match="file is a file; a store is a folder"):
+        with pytest.raises(StoreError, match="file is a file"):
             Store(path)
     with pytest.raises(StoreError, match="there is no store"):
         Store(tmp_path / "absent", must_exist=True)

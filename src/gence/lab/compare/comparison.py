@@ -91,7 +91,7 @@ class CompareResult:
 def compare(data: Source = "digits", *, console: Console | None = None, **options: Any) -> CompareResult:
     """Compare losses on a data set over seeds, and write a report.
 
-    Runs that the store has are not done again: after an interruption the same call goes on where it stopped. What
+    Runs that the store has are not done again: after an interruption the same call resumes. What
     "auto" means is said in `gence.lab.compare.auto`.
 
     Args:

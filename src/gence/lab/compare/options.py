@@ -63,11 +63,11 @@ class CompareOptions:
         seeds: how many, or which.
         model: a name of `gence.lab.models`, HEAD@ENCODER for a pretrained encoder ("linear@efficientnet_lite0"), or
             "auto".
-        ood: data sets or folders of images from elsewhere; one, or a list.
+        ood: data sets or folders of out-of-distribution images; one, or a list.
         recipe: a recipe or its name, or "auto".
-        epochs: in place of the recipe's.
-        batch_size: in place of the recipe's.
-        image_size: pixels to bring images to; by default they stay as they are, if they can.
+        epochs: overrides the recipe's.
+        batch_size: overrides the recipe's.
+        image_size: pixels that images are resized to; by default they are kept if small, square and uniform.
         tune_trials: first tune every loss with this many trials. On frozen features by cross-validation on the training
             labels, with 16 trials by default; networks on a held-out part of the training labels, which needs Optuna
             (the extra "tune"), and not by default.
@@ -78,7 +78,7 @@ class CompareOptions:
         store: folder of the records; by default "store" inside `out`.
         device: "auto", "cpu", "cuda" or "cuda:1".
         workers: processes on a CPU; with more than one, a script needs `if __name__ == "__main__":`.
-        time_limit: seconds after which nothing is trained; the report then shows what there is.
+        time_limit: stop training after this many seconds; the report then shows what there is.
         log: "tensorboard" to write curves to the folder "tensorboard" inside `out` while training.
         files: also write every figure and table as a file.
         cache_dir: where data sets are cached.
@@ -89,7 +89,11 @@ class CompareOptions:
     )
     n: int | str | None = field(
         default=AUTO,
-        metadata=_shown(int | None, "Labels to train on, balanced. Default: 100 for digits, else all.", default=None),
+        metadata=_shown(
+            int | None,
+            "Train on this many labels, balanced over the classes. Default: 100 for digits, else all.",
+            default=None,
+        ),
     )
     losses: str | Sequence[str] = field(
         default=DEFAULT_LOSSES,
@@ -99,7 +103,7 @@ class CompareOptions:
             default=None,
         ),
     )
-    seeds: int | Sequence[int] = field(default=5, metadata=_shown(int, "How many seeds.", least=1))
+    seeds: int | Sequence[int] = field(default=5, metadata=_shown(int, "Train this many seeds.", least=1))
     model: str = field(
         default=AUTO,
         metadata=_shown(
@@ -110,17 +114,21 @@ class CompareOptions:
     )
     ood: Source | Sequence[Source] = field(
         default=(),
-        metadata=_shown(list[str] | None, "Images from elsewhere; may be given several times.", default=None),
+        metadata=_shown(list[str] | None, "Out-of-distribution images (repeatable).", default=None),
     )
     recipe: str | Recipe = field(
         default=AUTO,
         metadata=_shown(str, "head, finetune, tiny, modern or paper. auto: the one that fits the network."),
     )
-    epochs: int | None = field(default=None, metadata=_shown(int | None, "In place of the recipe's.", least=1))
-    batch_size: int | None = field(default=None, metadata=_shown(int | None, "In place of the recipe's.", least=1))
+    epochs: int | None = field(default=None, metadata=_shown(int | None, "Override the recipe's epochs.", least=1))
+    batch_size: int | None = field(
+        default=None, metadata=_shown(int | None, "Override the recipe's batch size.", least=1)
+    )
     image_size: int | None = field(
         default=None,
-        metadata=_shown(int | None, "Pixels to bring images to. Default: as they are, if small and alike.", least=4),
+        metadata=_shown(
+            int | None, "Resize images to this many pixels. Default: keep them if small, square and uniform.", least=4
+        ),
     )
     tune_trials: int | None = field(
         default=None,
@@ -141,19 +149,26 @@ class CompareOptions:
         default=None,
         metadata=_shown(Path | None, "Take the encoder's weights from this safetensors file.", default=None),
     )
-    out: str | os.PathLike[str] = field(default="gence-report", metadata=_shown(Path, "Folder of the report."))
-    store: str | os.PathLike[str] | None = field(
-        default=None, metadata=_shown(Path | None, "Folder of the records. Default: store inside --out.")
+    out: str | os.PathLike[str] = field(
+        default="gence-report", metadata=_shown(Path, "Write the report to this folder.")
     )
-    device: str = field(default=AUTO, metadata=_shown(str, "auto, cpu, cuda or cuda:1."))
+    store: str | os.PathLike[str] | None = field(
+        default=None, metadata=_shown(Path | None, "Keep the records in this folder. Default: store inside --out.")
+    )
+    device: str = field(default=AUTO, metadata=_shown(str, "Compute on auto, cpu, cuda or cuda:1."))
     workers: int = field(
         default=1,
-        metadata=_shown(int | None, "Processes on a CPU. Default: one a core, 8 at most.", least=1, default=None),
+        metadata=_shown(
+            int | None,
+            "Train in this many processes on a CPU. Default: one per core, at most 8.",
+            least=1,
+            default=None,
+        ),
     )
     time_limit: float | None = field(
-        default=None, metadata=_shown(float | None, "Seconds after which nothing is trained.")
+        default=None, metadata=_shown(float | None, "Stop training after this many seconds.")
     )
-    log: str | None = field(default=None, metadata=_shown(str | None, '"tensorboard" to write curves while training.'))
+    log: str | None = field(default=None, metadata=_shown(str | None, "Write curves while training: tensorboard."))
     files: bool = True
     cache_dir: Path | None = None
 
@@ -202,7 +217,7 @@ class CompareOptions:
         return found
 
     def sources(self) -> tuple[str, tuple[str, ...]]:
-        """Return the data and the images from elsewhere, each in its one spelling.
+        """Return the data and the out-of-distribution images, each in its one spelling.
 
         >>> CompareOptions(data=Path("photos"), ood="svhn").sources()
         ('photos', ('svhn',))

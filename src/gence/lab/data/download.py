@@ -89,14 +89,18 @@ def parse_cifar(path: Path, title: str) -> dict[str, tuple[np.ndarray, np.ndarra
         test, meta = ("test.bin", "fine_label_names.txt") if fine else ("test_batch.bin", "batches.meta.txt")
         for name in (test, meta):
             if name not in by_name or not train:
-                raise DataError(f"{path} is no binary archive of {title}: {name} or the training batches are missing")
+                raise DataError(
+                    f"{path} is not a binary archive of {title}: {name} or the training batches are missing"
+                )
         classes = archive.read(by_name[meta]).decode().split()
         result = {}
         for split, names in (("train", train), ("test", [test])):
             raw = np.frombuffer(b"".join(archive.read(by_name[name]) for name in names), dtype=np.uint8)
             head = 2 if fine else 1
             if raw.size == 0 or raw.size % (head + 3072):
-                raise DataError(f"{path}: the {split} part has {raw.size} bytes, no multiple of {head + 3072}")
+                raise DataError(
+                    f"{path}: the {split} part has {raw.size} bytes, which is not a multiple of {head + 3072}"
+                )
             records = raw.reshape(-1, head + 3072)
             pixels = np.ascontiguousarray(records[:, head:]).reshape(-1, 3, 32, 32)
             result[split] = (pixels, records[:, head - 1].astype(np.int64), classes)
@@ -111,7 +115,7 @@ def parse_svhn(path: Path) -> tuple[np.ndarray, np.ndarray, list[str]]:
         contents = loadmat(path, variable_names=["X", "y"])
         pixels, labels = contents["X"], contents["y"].reshape(-1)
     except (KeyError, ValueError, TypeError, OSError) as error:
-        raise DataError(f"{path} is no SVHN file with X and y: {error}") from error
+        raise DataError(f"{path} is not an SVHN file with X and y: {error}") from error
     return np.ascontiguousarray(pixels.transpose(3, 2, 0, 1)), labels.astype(np.int64) % 10, [str(k) for k in range(10)]
 
 

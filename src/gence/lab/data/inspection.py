@@ -256,7 +256,7 @@ def _validation_notes(container: Container, layouts: Mapping[str, SplitLayout]) 
     images = sum(not is_ignored(name) and name.lower().endswith(IMAGE_SUFFIXES) for name in container.files)
     if images == used:
         return []
-    return [f"{container.path}: {images - used} images belong to a validation part and are left out"]
+    return [f"{container.path}: {images - used} images belong to a validation part and are skipped"]
 
 
 def _compare_classes(paths: Mapping[str, Path], source: str | Path, findings: _Findings) -> None:
@@ -330,8 +330,8 @@ def left_out_notes(source: str | Path, data_dir: str | Path | None = None) -> li
             folders = sorted({folder for name in _image_names(path) if (folder := _ignored_folder(name))})
             if folders:
                 notes.append(
-                    f"{path}: left out {_some(folders)}: hidden folders (a dot in front) and "
-                    "__MACOSX are no classes; rename a folder that is one"
+                    f"{path}: skipped {_some(folders)}: hidden folders (a dot in front) and __MACOSX; rename any that "
+                    "is a class"
                 )
     except (DataError, OSError):
         return []

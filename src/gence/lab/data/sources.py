@@ -166,7 +166,7 @@ def container_paths(source: str | Path, data_dir: Path | None) -> dict[str, Path
     found = _pair(path)
     if not found:
         names = ", ".join(KNOWN)
-        raise DataError(f"{source!s} is no known data set ({names}), and no folder or archive of that name exists")
+        raise DataError(f"unknown data set {source!s} ({names}), and no folder or archive of that name exists")
     return found
 
 

@@ -222,7 +222,7 @@ SECTIONS: Mapping[str, tuple[str, str]] = {
     ),
     "sweeps": ("More labels, larger batches", "Means over seeds with standard deviations."),
     "ood": (
-        "Inputs from elsewhere",
+        "Out-of-distribution inputs",
         "AUROC of telling test images from out-of-distribution images by the entropy of the prediction; raw softmax.",
     ),
     "learning": ("Learning curves", "On the augmented training images. Losses have different units: compare shapes."),

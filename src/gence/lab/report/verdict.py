@@ -1,4 +1,4 @@
-"""Who wins, by how much, and whether that can be told from chance: in words a reader needs no statistics for."""
+"""Who wins, by how much, and whether that is significant: in words a reader needs no statistics for."""
 
 from __future__ import annotations
 

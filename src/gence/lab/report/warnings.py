@@ -85,13 +85,13 @@ def unfinished_concerns(
     each = ", ".join(f"{loss_title(loss)} {done[loss]} of {all_runs[loss]}" for loss in losses)
     sentences = [
         f"This comparison is not finished: {done.total()} of {len(wanted)} runs are there ({each}).",
-        "All that is said here rests on these runs and may change; a loss without runs is left out of everything, "
-        "Holm's correction included.",
+        "All that is said here rests on these runs and may change; a loss without runs is not counted "
+        "anywhere, not even in Holm's correction.",
     ]
     if broken:
         each = ", ".join(f"{broken[loss]} of {loss_title(loss)}" for loss in losses if broken[loss])
         sentences.append(f"Runs that failed: {each}; the folder failures/ of the store says why.")
-    sentences.append("The same command goes on with what is missing, and writes this report anew.")
+    sentences.append("Rerun the same command to resume; it then writes this report anew.")
     return [" ".join(sentences)]
 
 
@@ -100,8 +100,8 @@ def tuning_concerns(progress: str | None) -> list[str]:
     if progress is None:
         return []
     return [
-        f"{progress}: each loss has what was best for it so far, so the losses may not be tuned alike. The same "
-        "command goes on."
+        f"{progress}: each loss has what was best for it so far, so the losses may not be tuned alike. Rerun "
+        "the same command to resume."
     ]
 
 
@@ -122,8 +122,8 @@ def image_concerns(checksums: Iterable[Mapping[str, str]]) -> list[str]:
     if not changed:
         return []
     return [
-        f"These runs were not made from the same images: {' and '.join(changed)} of some are others than those of the "
-        "rest, so their numbers cannot stand side by side. Remove the records of the old images, or run the comparison "
+        f"These runs used different images: {' and '.join(changed)} differ between them, "
+        "so their numbers cannot stand side by side. Remove the records of the old images, or run the comparison "
         "again into another store."
     ]
 

@@ -1,4 +1,4 @@
-"""Which images a run was made from, and what to say when those at hand are others.
+"""Which images a run was made from, and what to say when those at hand differ.
 
 A run's key has the name of its data, not their contents: a folder may change under its name. So every record and every
 saved network has the checksums of its images, and whoever would use it in place of training compares them first. What
@@ -28,7 +28,7 @@ _IN_WORDS = {"train": "the training images", "test": "the test images", "encoder
 
 
 def data_checksums(splits: DataSplits, ood: Mapping[str, ImageSet] | None = None) -> dict[str, str]:
-    """SHA-256 of both parts of a source ("train", "test") and of sets from elsewhere ("ood/NAME").
+    """SHA-256 of both parts of a source ("train", "test") and of OOD sets ("ood/NAME").
 
     >>> from gence.lab.data import load
     >>> sorted(data_checksums(load("digits")))
@@ -68,7 +68,7 @@ def changed_parts(recorded: Mapping[str, str], found: Mapping[str, str]) -> list
 
 
 def _place(part: str) -> int:
-    """Training before test before sets from elsewhere; a record has them by name."""
+    """Training before test before OOD sets; a record has them by name."""
     return list(_IN_WORDS).index(part) if part in _IN_WORDS else len(_IN_WORDS)
 
 
@@ -86,9 +86,9 @@ def check_same_data(records: Iterable[Record], found: Mapping[str, str], store: 
             from gence.lab.data import DataError
 
             raise DataError(
-                f"{record.spec.data} is not what it was when the run {record.key} in {store} was made: "
-                f"{' and '.join(changed)} are others now, and results on different images cannot stand side by side; "
-                "name another folder (--store, or --out for a comparison), or remove the old records"
+                f"{record.spec.data} has changed since the run {record.key} in {store} was recorded ("
+                f"{' and '.join(changed)} differ); results on different images cannot be compared. "
+                "Name another folder (--store, or --out for a comparison), or remove the old records"
             )
 
 

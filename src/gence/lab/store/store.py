@@ -49,7 +49,7 @@ class Store:
         self._pack = Pack(self.root / "records.jsonl")
         self._predictions = Predictions(self.root / "predictions")
         if in_the_way := [place for place in (self.root, *self.root.parents) if place.is_file()]:
-            raise StoreError(f"the store {self.root} cannot be: {in_the_way[0]} is a file; a store is a folder")
+            raise StoreError(f"cannot create the store {self.root}: {in_the_way[0]} is a file")
         if must_exist and not self.root.is_dir():
             raise StoreError(f"there is no store at {self.root}; check the path, or make one with `gence run`")
 

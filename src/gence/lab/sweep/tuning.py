@@ -60,7 +60,7 @@ def tune(
     Args:
         base: the run to tune; its loss, rate, weight decay, warm-up and seed are replaced.
         losses: names, with parameters to fix or to tune (`gence(anchor=tune)`).
-        store: where records and the journal of trials are kept; the same call goes on where it stopped.
+        store: where records and the journal of trials are kept; the same call resumes.
         settings: budget, seeds and how a trial is judged.
         time_limit: seconds after which nothing may run.
         check_data: whether trials that are recorded are compared with the images at hand first.

@@ -96,7 +96,7 @@ def resolve_device(device: str) -> torch.device:
 
 
 def check_device(device: str) -> torch.device:
-    """The torch device of a name other than "auto"; an error if it is none, or not here. No GPU is touched."""
+    """The torch device of a name other than "auto"; raise if invalid or unavailable. No GPU is touched."""
     expected = "expected 'auto', 'cpu', 'cuda' or 'cuda:1'"
     try:
         place = torch.device(device)

@@ -78,7 +78,7 @@ class Outputs:
         index: their positions in the source's split, (n,) on the CPU.
         train_logits: of the images it was trained on.
         train_labels: theirs.
-        ood: logits of sets from elsewhere, by their short names.
+        ood: logits of out-of-distribution sets, by their short names.
         prior: class distribution of the training images, (K,).
         num_classes: K.
     """

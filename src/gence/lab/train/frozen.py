@@ -64,7 +64,7 @@ class FeatureData:
         encoder: what embedded them.
         train: features of the training part.
         test: of the test part.
-        ood: of sets from elsewhere, by the source's name.
+        ood: of out-of-distribution sets, by the source's name.
         checksums: of the images, as records have them, and of the encoder's weights.
     """
 
@@ -104,10 +104,10 @@ def embed_data(
     console: Console | None = None,
     splits: DataSplits | None = None,
 ) -> FeatureData:
-    """Embed what a run needs, or read it from the cache: its source, and its sets from elsewhere.
+    """Embed what a run needs, or read it from the cache: its source, and its out-of-distribution sets.
 
     Args:
-        spec: names data, encoder and sets from elsewhere.
+        spec: names data, encoder and out-of-distribution sets.
         cache_dir: where images and features are kept.
         progress: a bar on stderr while images are decoded and embedded.
         console: where the bar is shown instead.

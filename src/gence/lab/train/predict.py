@@ -116,7 +116,7 @@ def load_model(path: str | Path, device: str = "auto") -> TrainedModel:
     try:
         tensors, notes = read_tensors(path)
     except (SafetensorError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} cannot be read as safetensors: {error}; it was cut short or is no model") from error
+        raise ValueError(f"{path} cannot be read as safetensors: {error}; it is truncated or not a model") from error
     if not {"spec", "classes", "image_shape"} <= notes.keys():
         raise ValueError(f"{path} holds tensors, but no model that gence train --save wrote: it has no spec in it")
     try:
@@ -321,8 +321,8 @@ def images_to_judge(
         # One part as it was is enough: the test images, or all that were trained on, are then where they were.
         if len(changed) == 2 and not has_own_test_part(data):
             raise DataError(
-                f"{data} is not what it was when the model was trained: {' and '.join(changed)} are others now, and "
-                "images that are split off for testing may have been trained on; train again, or name a folder of new "
+                f"{data} has changed since the model was trained ({' and '.join(changed)} differ), and images that "
+                "are split off for testing may have been trained on. Train again, or name a folder of new "
                 "images with --data"
             )
         test = splits.test

@@ -81,7 +81,7 @@ def reliability_drawings(asked: Asked) -> list[Drawing]:
                     name=f"reliability-{row.name}",
                     title=f"Reliability, CIFAR-10, {setting}",
                     reading="Bars are the accuracies of 15 bins of confidence, n seeds together; below the dotted line "
-                    f"a bin is over-confident. A bin with fewer than {FEWEST} predictions over all seeds is left out.",
+                    f"a bin is over-confident. A bin with fewer than {FEWEST} predictions over all seeds is not drawn.",
                     description="The table of this section has the over-confidence in the five most confident bins; "
                     "the single bins are in the records alone.",
                     figure=functools.partial(_figure, setting, exhibit.columns, bins),

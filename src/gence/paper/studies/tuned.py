@@ -25,7 +25,7 @@ def tuned(store: Store, recipe: Recipe | None = None, metric: str = "accuracy") 
     Args:
         store: where the settings are.
         recipe: the recipe that was the base of tuning; the paper's by default.
-        metric: "accuracy", "ece" or "auroc"; the last for cells that are judged on OOD sets, a row a set and score.
+        metric: "accuracy", "ece" or "auroc"; the last for cells that are judged on OOD sets, one row per set and score.
     """
     in_table = [row.base for row in load_exhibit("table1", recipe).rows]
     found = [report for base in in_table if (report := load_tuned(store, base)) is not None]

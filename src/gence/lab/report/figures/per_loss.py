@@ -43,7 +43,7 @@ def reliability(subject: Subject) -> Iterator[Panel]:
 
 
 def ood_histograms(subject: Subject, ood: str, number: int) -> Iterator[Panel]:
-    """Draw the shares of inputs from the test set and from elsewhere by negative entropy."""
+    """Draw the shares of inputs from the test set and out-of-distribution by negative entropy."""
     for i, loss in enumerate(subject.losses):
         tables = subject.gathered.tables(loss, "ood_histograms")
         found = [table[f"{ood}/entropy"] for table in tables if f"{ood}/entropy" in table]
