@@ -199,6 +199,7 @@ class GenCEClassifier(ClassifierMixin, BaseEstimator):
             module = create_network(self.network, X.shape[1], len(self.classes_), hidden_sizes=self.hidden_sizes)
             self.module_ = module.to(device, self._torch_dtype())
             self.cv_log_loss_: dict[float, float] | None = None
+            self.validation_curve_: list[float] | None = None
             self.weight_decay_ = 0.0 if self.weight_decay == "auto" else float(self.weight_decay)
             if self.network == "linear" and self.batch_size is None and not self.early_stopping:
                 self._solve(*distinct_rows(X, codes, weights), draws)
@@ -214,11 +215,10 @@ class GenCEClassifier(ClassifierMixin, BaseEstimator):
             self.weight_decay_, self.cv_log_loss_ = chosen_decay(problem, criterion, self.max_iter, draws)
         solution = problem.solve(criterion, self.weight_decay_, self.max_iter)
         weight, bias = problem.unscaled(solution.weights)
-        with torch.no_grad():
-            self.module_.weight.copy_(weight)
-            self.module_.bias.copy_(bias)
+        self.module_.load_state_dict({"weight": weight, "bias": bias})
         self.module_.eval()
-        self.loss_curve_, self.validation_curve_, self.n_iter_ = solution.losses, None, len(solution.losses)
+        self.loss_curve_: list[float] = solution.losses
+        self.n_iter_ = len(solution.losses)
 
     def _scaled(self, features: np.ndarray) -> np.ndarray:
         scaled: np.ndarray = (features - self.feature_mean_) / self.feature_scale_
@@ -287,8 +287,8 @@ class GenCEClassifier(ClassifierMixin, BaseEstimator):
         size = min(self.batch_size or n, n)
         criterion = self._criterion()
         optimizer = torch.optim.AdamW(self.module_.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay_)
-        self.loss_curve_: list[float] = []
-        self.validation_curve_: list[float] | None = None if held_out is None else []
+        self.loss_curve_ = []
+        self.validation_curve_ = None if held_out is None else []
         best, best_state, patience = math.inf, None, self.n_iter_no_change
         for _ in range(self.max_iter):
             self.module_.train()

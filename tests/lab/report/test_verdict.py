@@ -164,7 +164,7 @@ def test_only_what_can_be_judged_is_counted():
     assert one.sentence().endswith("With one seed none of the other losses can be judged.")
     values = {"ce": [0.7, 0.71, 0.72], "mae": [0.69, 0.72, 0.71], "focal": [0.6, math.nan, math.nan]}
     some = judge(frame(values), quantities=[ACCURACY]).of("accuracy")
-    assert some.sentence().endswith("Of 1 other loss that can be judged, 1 cannot be told apart from it.")
+    assert some.sentence().endswith("Not significantly different from it: 1 of 1 other loss that can be judged.")
 
 
 def test_an_anchored_loss_is_not_told_to_use_an_anchor():
@@ -192,7 +192,7 @@ def test_no_loss_is_called_the_best_over_losses_with_other_seeds():
         "against CE: +0.5 points"
     )
     other = judge(frame({"ce": [0.4, 0.5, 0.3], "mae": [0.41, 0.40]}), quantities=[ACCURACY]).of("accuracy")
-    assert other.sentence().endswith("Of 1 other loss that can be judged, 1 cannot be told apart from CE.")
+    assert other.sentence().endswith("Not significantly different from CE: 1 of 1 other loss that can be judged.")
     values = {"ce": [0.4, 0.5, 0.3], "mae": [0.2, 0.2, 0.2], "gence": [0.9]}
     three = judge(frame(values), quantities=[ACCURACY]).of("accuracy")
     assert three.best == ("ce",)

@@ -109,14 +109,14 @@ class MetricVerdict:
         return parts or [self._others()]
 
     def _others(self) -> str:
-        """Return how many losses cannot be told apart from the reference, of those that can be judged."""
+        """Return how many losses are not significantly different from the reference, of those that can be judged."""
         outcomes = [c.outcome for c in self.comparisons.values() if not math.isnan(c.p)]
         if not outcomes:
             one = all(c.difference is not None and c.difference.n == 1 for c in self.comparisons.values())
             return f"{'With one seed none' if one else 'None'} of the other losses can be judged."
         others = f"{len(outcomes)} other {'loss' if len(outcomes) == 1 else 'losses'} that can be judged"
         it = "it" if self.best else loss_title(self.reference)
-        return f"Of {others}, {outcomes.count('no difference seen')} cannot be told apart from {it}."
+        return f"Not significantly different from {it}: {outcomes.count('no difference seen')} of {others}."
 
 
 @dataclass(frozen=True, kw_only=True)
