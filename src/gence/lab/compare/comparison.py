@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gence.lab.compare.options import CompareOptions, Source, takes_options
 from gence.lab.compare.plan import ComparePlan, FinalRuns, plan_comparison, tuned_runs, untuned_runs
+from gence.lab.data import is_table
 from gence.lab.report import (
     MAIN,
     Report,
@@ -193,7 +194,11 @@ def _embedded(plan: ComparePlan, asked: CompareOptions, console: Console) -> Fea
     found = embed_data(plan.base, cache_dir=asked.cache_dir, progress=True, console=console)
     if found.seconds:
         images = sum(one.embedded for one in (found.train, found.test, *found.ood.values()))
-        console.print(f"Embedded {images} images in {found.seconds:.0f} s; their features are kept", highlight=False)
+        noun = "texts" if is_table(plan.base.data) else "images"
+        if images:  # columns of a table take no time worth telling
+            console.print(
+                f"Embedded {images} {noun} in {found.seconds:.0f} s; their features are kept", highlight=False
+            )
     return found
 
 

@@ -12,10 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import Field, dataclass, field, fields
 from numbers import Integral
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from gence.lab.data import plain_source
+from gence.lab.data import TableAddress, frame_source, plain_source, with_columns
 from gence.lab.spec import TUNE, TUNED_PARTS, LossSpec, Recipe, SpecError, check_choice
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Source = str | os.PathLike[str]
 """A name, a folder or an archive."""
@@ -57,7 +60,12 @@ class CompareOptions:
     """What `gence.compare` and ``gence compare`` can be asked for; what makes no sense is an error when it is given.
 
     Attributes:
-        data: a name, a folder or an archive; see `gence.lab.data.load`.
+        data: a name, a folder or an archive of images, see `gence.lab.data.load`; or a table: a CSV, TSV, Parquet or
+            Arrow file, a folder or zip with the files train and test, an .npz file with X and y, or a pandas frame.
+        text: the table's column of texts, where it cannot be recognised.
+        label: the table's column of labels, likewise.
+        features: the table's columns of numbers and categories; by default all but the label.
+        ood_label: a label that stands for no class: its rows are never trained on, and are out-of-distribution inputs.
         n: labels to train on, balanced over the classes; None for all; "auto" is 100 for digits and all otherwise.
         losses: names, with parameters where needed: "gence(anchor=0.1)"; a list, or a text with commas between them.
         seeds: how many, or which.
@@ -84,8 +92,25 @@ class CompareOptions:
         cache_dir: where data sets are cached.
     """
 
-    data: Source = field(
-        default="digits", metadata=_shown(str, "Name of a data set, or a folder or archive of images.")
+    data: Source | pd.DataFrame = field(
+        default="digits",
+        metadata=_shown(str, "Name of a data set, a folder or archive of images, or a table (CSV, Parquet, .npz ...)."),
+    )
+    text: str | None = field(
+        default=None, metadata=_shown(str | None, "Read texts from this column of a table. Default: recognised.")
+    )
+    label: str | None = field(
+        default=None, metadata=_shown(str | None, "Read labels from this column of a table. Default: recognised.")
+    )
+    features: Sequence[str] = field(
+        default=(),
+        metadata=_shown(
+            list[str] | None, "Use this column of a table (repeatable). Default: all but the label.", default=None
+        ),
+    )
+    ood_label: str | None = field(
+        default=None,
+        metadata=_shown(str | None, "Treat rows with this label as out-of-distribution; never train on them."),
     )
     n: int | str | None = field(
         default=AUTO,
@@ -223,7 +248,17 @@ class CompareOptions:
         ('photos', ('svhn',))
         """
         outside = [self.ood] if isinstance(self.ood, str | os.PathLike) else self.ood
-        return _plain("data", self.data), tuple(_plain("ood", source) for source in outside)
+        given: Any = self.data
+        if hasattr(given, "to_parquet"):  # a pandas frame, which need not be imported to tell
+            given = frame_source(given, self.cache_dir)
+        features = (self.features,) if isinstance(self.features, str) else tuple(self.features)
+        data = with_columns(
+            _plain("data", given), text=self.text, label=self.label, features=features, without=self.ood_label
+        )
+        ood = tuple(_plain("ood", source) for source in outside)
+        if self.ood_label is not None:
+            ood += (str(TableAddress(path=TableAddress.parse(data).path, only=self.ood_label)),)
+        return data, ood
 
     def _check_tuned(self) -> None:
         """Raise `SpecError` if a loss waits for tuning that nobody asked for."""
@@ -297,5 +332,7 @@ def takes_options(call: Call) -> Call:
 def _plain(name: str, source: Source) -> str:
     """Return the one spelling of a source; `name` is the argument's, for the message."""
     if not isinstance(source, str | os.PathLike):
-        raise SpecError(f"{name} is {source!r}; expected the name of a data set, or a folder or archive of images")
+        raise SpecError(
+            f"{name} is {source!r}; expected the name of a data set, a folder or archive of images, or a table"
+        )
     return plain_source(source)

@@ -15,15 +15,17 @@ from gence.lab.compare.auto import (
     wants_encoder,
 )
 from gence.lab.compare.options import AUTO, CompareOptions
-from gence.lab.data import left_out_notes, load, load_images
+from gence.lab.data import is_table, left_out_notes, load, load_images, load_ood_rows, load_rows
 from gence.lab.features import (
     DEFAULT_ENCODER,
     TRIALS,
     EncoderModel,
+    default_row_encoder,
     is_encoder_model,
     load_encoder,
     named_encoder,
     remember_weights,
+    row_encoder,
 )
 from gence.lab.models import check_model, create_model
 from gence.lab.report import data_concerns, loss_title, tuning_concerns, unfinished_concerns
@@ -89,6 +91,8 @@ class ComparePlan:
 def plan_comparison(options: CompareOptions) -> ComparePlan:
     """Choose what was left to "auto", read the data once, and check everything before anything is trained."""
     seeds, losses, (data, ood) = options.numbers(), options.specs(), options.sources()
+    if is_table(data):
+        return _plan_table(options, data, ood)
     cache_dir, image_size = options.cache_dir, options.image_size
     if options.device != AUTO:
         resolve_device(options.device)
@@ -161,12 +165,56 @@ def plan_comparison(options: CompareOptions) -> ComparePlan:
     )
 
 
+_EPOCH_ROWS = 20_000
+"""Up to so many rows a head is trained for all of the recipe's epochs; with more rows for fewer, 10 at least."""
+
+
+def _plan_table(options: CompareOptions, data: str, ood: tuple[str, ...]) -> ComparePlan:
+    """The plan of heads on the rows of a table."""
+    for name, value in (("image_size", options.image_size), ("weights", options.weights)):
+        if value is not None:
+            raise SpecError(f"{name} does nothing for {data}, which is a table; leave it out")
+    if options.tune_encoder != "none":
+        raise SpecError(f"tune_encoder is {options.tune_encoder!r}; rows are embedded once: expected 'none'")
+    losses, seeds, splits = options.specs(), options.numbers(), load_rows(data)
+    train = splits.train
+    model = f"linear@{default_row_encoder(train.kind)}" if options.model == AUTO else options.model
+    if not is_encoder_model(model):
+        raise SpecError(f"model is {model!r}, and {data} is a table; expected linear@{default_row_encoder(train.kind)}")
+    encoder = row_encoder(EncoderModel.parse(model).encoder, splits)
+    outside = {source: load_ood_rows(source, splits) for source in ood}
+    n = _labels(options.n, data)
+    recipe = _recipe(options, 0, "cpu", model)
+    rows = len(train) if n is None else n
+    if options.epochs is None and options.recipe == AUTO and rows > _EPOCH_ROWS:
+        recipe = recipe.replace(epochs=max(10, recipe.epochs * _EPOCH_ROWS // rows))
+    base = RunSpec(data=data, subset=Subset(n=n), model=model, loss=losses[0], recipe=recipe, seed=seeds[0], ood=ood)
+    check_losses(base.replace(loss=loss) for loss in losses)
+    counts, most = drawn_counts(base, train), most_balanced(train)
+    trials = _tunable(TRIALS if options.tune_trials is None else options.tune_trials, counts, options)
+    concerns = data_concerns(
+        counts, train.classes, batch_size=base.recipe.batch_size, losses=losses,
+        more_labels=n is not None and n < most,
+    )  # fmt: skip
+    return ComparePlan(
+        base=base,
+        losses=losses,
+        seeds=seeds,
+        device="cpu",
+        concerns=(*splits.concerns, *concerns),
+        checksums=data_checksums(splits, outside) | {"encoder": encoder.weights},
+        classes=train.classes,
+        trials=trials,
+        hint="; ".join((splits.in_words(), *splits.notes)),
+    )
+
+
 def _tunable(trials: int, counts: Sequence[int], options: CompareOptions) -> int:
     """The trials of heads: none, unless asked for, where a class has one sample and none can be held out."""
     if min(count for count in counts if count) > 1:
         return trials
     if options.tune_trials:
-        raise SpecError("--tune needs two training images of every class, to hold one out; raise --n, or use --tune 0")
+        raise SpecError("--tune needs two training samples of every class, to hold one out; raise --n, or use --tune 0")
     return 0
 
 

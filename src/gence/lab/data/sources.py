@@ -37,6 +37,7 @@ from gence.lab.data.folders import WHOLE, SplitLayout, check_same_classes, find_
 from gence.lab.data.images import DataError, DataSplits, ImageSet
 from gence.lab.data.names import HUB_PREFIX, KNOWN, SourceInfo
 from gence.lab.data.subsets import holdout
+from gence.lab.data.tables import TableAddress, is_table
 
 TEST_FRACTION, SPLIT_SEED = 0.2, 0
 
@@ -98,6 +99,11 @@ def load(
     >>> digits.train.image_shape, len(digits.train), len(digits.test)
     ((1, 8, 8), 896, 901)
     """
+    if is_table(source):
+        raise DataError(
+            f"{source} is a table, which networks of images cannot read; use a head on features of its rows, such as "
+            "--model linear@all_minilm_l6_v2 for texts, linear@columns for numbers and categories, or linear@features"
+        )
     options = _options(image_size, data_dir, cache_dir, cache, progress, download)
     return to_splits(read_parts(source, ("train", "test"), options), source)
 
@@ -143,6 +149,11 @@ def container_paths(source: str | Path, data_dir: Path | None) -> dict[str, Path
 
     Empty for a named data set that has to be downloaded (or is bundled) and for one of the hub.
     """
+    if is_table(source):
+        path = Path(TableAddress.parse(source).path).expanduser()
+        if not path.exists() and not any(parent.is_file() for parent in path.parents):
+            raise DataError(f"there is no file {path}")
+        return {WHOLE: path}
     if isinstance(source, str) and source in KNOWN:
         if data_dir is None:
             if not os.environ.get("GENCE_DATA"):

@@ -1,6 +1,7 @@
 """Pretrained encoders, the cache of their features, and heads that train on them by the hundred.
 
-`load_encoder` and `embed` turn images into features once; `train_heads` trains all heads of a comparison together.
+`load_encoder` and `embed` turn images into features once, `row_encoder` and `embed_rows` the rows of a table;
+`train_heads` trains all heads of a comparison together.
 """
 
 from typing import TYPE_CHECKING
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         TrainedHead,
         Trial,
         Tuned,
+        affordable_references,
         fit_references,
         logits_of,
         stratified_folds,
@@ -43,5 +45,15 @@ if TYPE_CHECKING:
     )
     from gence.lab.features.names import EncoderModel, head_run, is_encoder_model
     from gence.lab.features.preprocessing import VIEWS, Preprocessing
+    from gence.lab.features.rows import (
+        RowEncoder,
+        default_row_encoder,
+        embed_rows,
+        is_row_encoder,
+        new_features,
+        row_encoder,
+        saved_encoder,
+    )
+    from gence.lab.features.texts import TEXT_ENCODER, TextEncoder, load_text_encoder, text_encoder_is_installed
 
 __getattr__, __dir__, __all__ = front_door(__name__)

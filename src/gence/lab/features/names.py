@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from gence.lab.features.encoders import check_encoder
 from gence.lab.features.heads import HEADS, HeadRun
+from gence.lab.features.rows import is_row_encoder
 from gence.lab.spec import RunSpec, SpecError, nearest
 
 _FORM = re.compile(r"(?P<head>[^@#]+)@(?P<encoder>[^@#]+)(@(?P<size>[1-9]\d*))?(#(?P<weights>[0-9a-f]{12}))?")
@@ -38,7 +39,8 @@ class EncoderModel:
             raise SpecError(f"model is {text!r}; expected HEAD@ENCODER, such as linear@efficientnet_lite0")
         if match["head"] not in HEADS:
             raise SpecError(f"model {text!r} has the head {match['head']!r}; {nearest(match['head'], HEADS)}")
-        check_encoder(match["encoder"])
+        if not is_row_encoder(match["encoder"]):
+            check_encoder(match["encoder"])
         size = None if match["size"] is None else int(match["size"])
         return cls(head=match["head"], encoder=match["encoder"], size=size, weights=match["weights"])
 

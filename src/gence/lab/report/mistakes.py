@@ -1,4 +1,4 @@
-"""The most confident mistakes of each loss, as small pictures from the data set itself."""
+"""The most confident mistakes of each loss, as small pictures or rows from the data set itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gence.lab.data import DataError, ImageSet, load
+from gence.lab.data import DataError, ImageSet, RowSet, is_table, load, load_rows
+from gence.lab.report.figures import printable
 from gence.lab.report.frame import SettingRecords
 from gence.lab.store import Record, Store, changed_parts
 
@@ -20,30 +21,35 @@ _SIDE = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Mistake:
-    """One test image that a loss got wrong with confidence.
+    """One test sample that a loss got wrong with confidence.
 
     Attributes:
-        png: the image, as base64.
+        png: the image, as base64; None for a row of a table.
+        text: the row as a text, cut and without control characters; None for an image.
         true: the class on its label.
         predicted: the class it was taken for.
         confidence: the largest over the seeds that got it wrong.
         seeds: how many seeds got it wrong.
     """
 
-    png: str
+    png: str | None
+    text: str | None = None
     true: str
     predicted: str
     confidence: float
     seeds: int
 
 
-def images_at_hand(record: Record, cache_dir: Path | None = None) -> ImageSet | None:
-    """Return the test images of a run, or None where they are not at hand: a store from elsewhere, or changed data.
+def images_at_hand(record: Record, cache_dir: Path | None = None) -> ImageSet | RowSet | None:
+    """Return the test images, or rows, of a run; None where they are not at hand, or have changed.
 
     Nothing is downloaded, whatever a record names as its data.
     """
     spec = record.spec
     try:
+        if is_table(spec.data):
+            rows = load_rows(spec.data).test
+            return None if changed_parts(record.result.data, {"test": rows.checksum}) else rows
         splits = load(spec.data, image_size=spec.image_size, cache_dir=cache_dir, download=False)
     except (DataError, OSError):
         return None
@@ -51,7 +57,7 @@ def images_at_hand(record: Record, cache_dir: Path | None = None) -> ImageSet | 
 
 
 def confident_mistakes(
-    store: Store, gathered: SettingRecords, images: ImageSet, shown: int = SHOWN
+    store: Store, gathered: SettingRecords, images: ImageSet | RowSet, shown: int = SHOWN
 ) -> dict[str, list[Mistake]]:
     """Return the most confident mistakes of each loss, each image once; losses without predictions are absent."""
     found = {}
@@ -61,7 +67,8 @@ def confident_mistakes(
         if runs:
             found[loss] = [
                 Mistake(
-                    png=thumbnail(images, index),
+                    png=thumbnail(images, index) if isinstance(images, ImageSet) else None,
+                    text=printable(images.shown(index)) if isinstance(images, RowSet) else None,
                     true=images.classes[true],
                     predicted=images.classes[predicted],
                     confidence=confidence,

@@ -16,6 +16,7 @@ from gence._version import __version__
 from gence.lab.report.figures import Panel, as_png, as_svg, inlined, panels, printable
 from gence.lab.report.frame import Setting, SettingRecords, load_rows, read_references, read_setting, settings
 from gence.lab.report.mistakes import Mistake, confident_mistakes, images_at_hand
+from gence.lab.report.rows import rows_in_words
 from gence.lab.report.style import Mark, colour_variables, loss_title, marks_for
 from gence.lab.report.tables import Table, difference_table, loss_table, reference_table, run_table, tuning_table
 from gence.lab.report.verdict import Verdict, judge
@@ -199,6 +200,8 @@ def _encoder_in_words(gathered: SettingRecords) -> str:
     found = next((table for loss in gathered.losses for table in gathered.tables(loss, "encoder")), None)
     if found is None:
         return ""
+    if "rows" in found:
+        return rows_in_words(found)
     return (
         f"Frozen features of the pretrained encoder {found['name']}: {found['features']} per image of {found['size']} "
         f"x {found['size']} pixels (weights {found['weights']})."

@@ -166,6 +166,7 @@ _REFERENCES = {
     "logistic": "Logistic regression, L2 strength by cross-validation",
     "centroid": "Nearest class mean",
     "knn": "k nearest neighbours, k by cross-validation",
+    "boosting": "Gradient-boosted trees, nothing tuned",
 }
 
 

@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
 
 from gence.lab.spec.fields import SpecError, as_plain, check_choice, check_keys, from_mapping, nearest, normalise_fields
 from gence.lab.spec.loss import LossSpec
@@ -30,13 +32,17 @@ if TYPE_CHECKING:
 
 
 def ood_name(source: str) -> str:
-    """A short name for an OOD source: the last part of a path without its ending.
+    """A short name for an OOD source: the last part of a path without its ending, or the label of its rows.
 
-    >>> ood_name("data/svhn-test.zip"), ood_name("cifar100")
-    ('svhn-test', 'cifar100')
+    >>> ood_name("data/svhn-test.zip"), ood_name("cifar100"), ood_name("tickets.csv#only=not%20ours")
+    ('svhn-test', 'cifar100', 'not ours')
     """
-    stem = source.rstrip("/").rsplit("/", 1)[-1]
-    for ending in (".zip", ".tar.gz", ".tgz", ".tar"):
+    path, _, columns = source.partition("#")
+    label = dict(parse_qsl(columns)).get("only")
+    if label:
+        return re.sub(r"[^\w .-]", "_", label)
+    stem = path.rstrip("/").rsplit("/", 1)[-1]
+    for ending in (".zip", ".tar.gz", ".tgz", ".tar", ".csv", ".tsv", ".parquet", ".arrow", ".feather", ".npz"):
         stem = stem.removesuffix(ending)
     return stem
 

@@ -20,14 +20,16 @@ from gence.lab.store.record import Record
 from gence.lab.store.store import Store
 
 if TYPE_CHECKING:
-    from gence.lab.data import DataSplits, ImageSet
+    from gence.lab.data import DataSplits, ImageSet, RowSet, RowSplits
 
 _OOD = "ood/"
 _CHECKSUMS = re.compile(rb'"data":(\{[^{}]*\})')  # as records are written; a spec's own "data" is a name
 _IN_WORDS = {"train": "the training images", "test": "the test images", "encoder": "the encoder's weights"}
 
 
-def data_checksums(splits: DataSplits, ood: Mapping[str, ImageSet] | None = None) -> dict[str, str]:
+def data_checksums(
+    splits: DataSplits | RowSplits, ood: Mapping[str, ImageSet | RowSet] | None = None
+) -> dict[str, str]:
     """SHA-256 of both parts of a source ("train", "test") and of OOD sets ("ood/NAME").
 
     >>> from gence.lab.data import load
@@ -40,9 +42,12 @@ def data_checksums(splits: DataSplits, ood: Mapping[str, ImageSet] | None = None
 
 def checksums_at_hand(spec: RunSpec, cache_dir: Path | None = None) -> dict[str, str]:
     """The checksums of a run's images, as far as its folders and archives are here; nothing is downloaded."""
-    from gence.lab.data import DataError, container_paths, load, load_images
+    from gence.lab.data import DataError, container_paths, is_table, load, load_images, load_ood_rows, load_rows
 
     try:
+        if is_table(spec.data):
+            rows = load_rows(spec.data)
+            return data_checksums(rows, {name: load_ood_rows(name, rows) for name in spec.ood})
         if not container_paths(spec.data, None):
             return {}
         splits = load(spec.data, image_size=spec.image_size, cache_dir=cache_dir, download=False)

@@ -15,6 +15,7 @@ from gence.lab.sweep.trials import TunedLoss
 from gence.lab.sweep.tuning import TuneReport
 
 if TYPE_CHECKING:
+    from gence.lab.features import HeadProblem
     from gence.lab.train import FeatureData
 
 _FORMAT = 1  # raise it when trials or references are made in another way
@@ -56,8 +57,9 @@ def tune_frozen(
     missing = [loss for loss in losses if loss not in found]
     if missing:
         model = EncoderModel.parse(base.model)
+        problem, folds = _tuning_rows(data, base.replace(seed=seed))
         tuned = tune_heads(
-            data.problem(base.replace(seed=seed)), missing, recipe=base.recipe, head=model.head, trials=trials,
+            problem, missing, folds=folds, recipe=base.recipe, head=model.head, trials=trials,
             full_batch=base.recipe.optimizer == "lbfgs", seed=seed, classes=data.splits.train.classes,
             progress=progress,
         )  # fmt: skip
@@ -83,6 +85,22 @@ def tune_frozen(
     return TuneReport(base=base, seeds=(seed,), best=best, trials=trials, complete=True)
 
 
+_TUNING_ROWS = 10_000
+
+
+def _tuning_rows(data: FeatureData, spec: RunSpec) -> tuple[HeadProblem, int]:
+    """The rows that heads are tuned on, and in how many folds: of a large table a sample, with the classes' shares."""
+    from gence.lab.data import RowSplits, holdout
+    from gence.lab.features import FOLDS, HeadProblem
+
+    problem = data.problem(spec)
+    if not isinstance(data.splits, RowSplits) or len(problem) <= _TUNING_ROWS or problem.index is None:
+        return problem, FOLDS
+    share, classes = _TUNING_ROWS / len(problem), problem.num_classes
+    _, drawn = holdout(problem.labels, share, spec.seed, classes, classes=data.splits.classes)
+    return HeadProblem(problem.features, problem.labels[drawn], classes, problem.index[drawn]), 2
+
+
 def fit_and_keep_references(
     base: RunSpec, seeds: Sequence[int], store: Store, data: FeatureData
 ) -> list[dict[str, Any]]:
@@ -101,8 +119,8 @@ def fit_and_keep_references(
 def _references(spec: RunSpec, data: FeatureData) -> list[dict[str, Any]]:
     import torch
 
-    from gence.lab.data import DataError
-    from gence.lab.features import fit_references, stratified_folds
+    from gence.lab.data import DataError, RowSplits
+    from gence.lab.features import REFERENCES, affordable_references, fit_references, stratified_folds
     from gence.lab.train import Outputs, evaluate_outputs
 
     problem = data.problem(spec)
@@ -113,7 +131,8 @@ def _references(spec: RunSpec, data: FeatureData) -> list[dict[str, Any]]:
     index, _ = data.indices(spec)
     labels = data.splits.test.labels
     rows = []
-    for one in fit_references(problem, folds):
+    names = affordable_references(problem, data.splits.train.kind) if isinstance(data.splits, RowSplits) else REFERENCES
+    for one in fit_references(problem, folds, names):
         seen = evaluate_outputs(
             Outputs(
                 logits=one.logits(data.test.rows()),

@@ -14,7 +14,16 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from gence.lab.features import Encoder, EncoderModel, is_encoder_model, named_encoder, untrained_encoder
+from gence.lab.features import (
+    DEFAULT_ENCODER,
+    Encoder,
+    EncoderError,
+    EncoderModel,
+    is_encoder_model,
+    is_row_encoder,
+    named_encoder,
+    untrained_encoder,
+)
 from gence.lab.models import ImageClassifier
 from gence.lab.spec import Recipe, RunSpec
 
@@ -131,6 +140,10 @@ def pretrained_encoder(spec: RunSpec, size: int | None) -> Encoder | None:
     if not is_encoder_model(spec.model):
         return None
     model = EncoderModel.parse(spec.model)
+    if is_row_encoder(model.encoder):
+        raise EncoderError(
+            f"model {spec.model!r} reads the rows of a table, and {spec.data} has images; use linear@{DEFAULT_ENCODER}"
+        )
     return _loaded(model.encoder, model.size or size, model.weights)
 
 

@@ -9,26 +9,31 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from gence.lab.data import DataSplits, holdout, load, load_images
+from gence.lab.data import DataSplits, RowSplits, holdout, is_table, load, load_images, load_ood_rows, load_rows
 from gence.lab.features import (
     Encoder,
+    EncoderModel,
     FeatureSet,
     Head,
     HeadProblem,
     Preprocessing,
+    RowEncoder,
     Scaling,
+    TextEncoder,
     TrainedHead,
     embed,
+    embed_rows,
     head_run,
     is_encoder_model,
     logits_of,
+    row_encoder,
     train_heads,
 )
 from gence.lab.spec import RunSpec, ood_name
@@ -60,20 +65,22 @@ class FeatureData:
     """A source as features: what all runs of a comparison share.
 
     Attributes:
-        splits: the images.
+        splits: the images, or rows of a table.
         encoder: what embedded them.
         train: features of the training part.
         test: of the test part.
         ood: of out-of-distribution sets, by the source's name.
         checksums: of the images, as records have them, and of the encoder's weights.
+        about: the encoder and what it read, for records.
     """
 
-    splits: DataSplits
-    encoder: Encoder
+    splits: DataSplits | RowSplits
+    encoder: Encoder | RowEncoder
     train: FeatureSet
     test: FeatureSet
     ood: dict[str, FeatureSet]
     checksums: dict[str, str]
+    about: dict[str, Any]
 
     @property
     def seconds(self) -> float:
@@ -102,7 +109,7 @@ def embed_data(
     cache_dir: Path | None = None,
     progress: bool = False,
     console: Console | None = None,
-    splits: DataSplits | None = None,
+    splits: DataSplits | RowSplits | None = None,
 ) -> FeatureData:
     """Embed what a run needs, or read it from the cache: its source, and its out-of-distribution sets.
 
@@ -111,8 +118,12 @@ def embed_data(
         cache_dir: where images and features are kept.
         progress: a bar on stderr while images are decoded and embedded.
         console: where the bar is shown instead.
-        splits: the source's images, where they have been read already.
+        splits: the source's images or rows, where they have been read already.
     """
+    if is_table(spec.data):
+        rows = splits if isinstance(splits, RowSplits) else load_rows(spec.data)
+        return _embed_table(spec, rows, cache_dir=cache_dir, progress=progress, console=console)
+    assert not isinstance(splits, RowSplits)  # which are a table's
     encoder = frozen_encoder(spec)
     if splits is None:
         splits = load(spec.data, image_size=spec.image_size, cache_dir=cache_dir, progress=progress)
@@ -125,7 +136,33 @@ def embed_data(
         images = load_images(name, "test", image_size=size, channels=channels, cache_dir=cache_dir, progress=progress)
         ood[name] = embed(images, encoder, **options)
         checksums[f"ood/{name}"] = images.checksum
-    return FeatureData(splits, encoder, train, test, ood, checksums)
+    about = {
+        "name": encoder.name, "weights": encoder.weights[:16], "features": encoder.width,
+        "size": encoder.preprocessing.size,
+    }  # fmt: skip
+    return FeatureData(splits, encoder, train, test, ood, checksums, about)
+
+
+def _embed_table(spec: RunSpec, splits: RowSplits, **options: Any) -> FeatureData:
+    """Features of a table's rows; what is fitted to columns is fitted on the training part alone."""
+    encoder = row_encoder(EncoderModel.parse(spec.model).encoder, splits)
+    outside = {name: load_ood_rows(name, splits) for name in spec.ood}
+    about: dict[str, Any] = {
+        "name": encoder.name, "weights": encoder.weights[:16], "features": encoder.width, "rows": splits.train.kind,
+        "columns": splits.in_words(),
+    }  # fmt: skip
+    if isinstance(encoder, TextEncoder):
+        parts = (splits.train, splits.test, *outside.values())
+        about |= {"limit": encoder.limit, "cut": sum(encoder.cut(part.texts) for part in parts)}
+    return FeatureData(
+        splits,
+        encoder,
+        embed_rows(splits.train, encoder, **options),
+        embed_rows(splits.test, encoder, **options),
+        {name: embed_rows(rows, encoder, **options) for name, rows in outside.items()},
+        {**data_checksums(splits, outside), "encoder": encoder.weights},
+        about,
+    )
 
 
 def train_frozen(
@@ -189,10 +226,6 @@ def _judged(
     bare = [one.head for one in heads]
     of_test, of_train = logits_of(bare, features), logits_of(bare, data.train.rows(index))
     of_ood = {name: logits_of(bare, found.rows()) for name, found in data.ood.items()}
-    about = {
-        "name": data.encoder.name, "weights": data.encoder.weights[:16], "features": data.encoder.width,
-        "size": data.encoder.preprocessing.size,
-    }  # fmt: skip
     found = []
     for m, one in enumerate(heads):
         outputs = Outputs(
@@ -205,7 +238,7 @@ def _judged(
             status="diverged" if one.diverged or not seen.finite else "done",
             metrics=seen.metrics,
             curves=one.curves,
-            tables={**seen.tables, "encoder": about},
+            tables={**seen.tables, "encoder": data.about},
             predictions=seen.predictions or None,
             wall_s=one.wall_s,
             data=data.checksums,
@@ -223,11 +256,15 @@ def save_head(path: Path, spec: RunSpec, head: Head, data: FeatureData, offset: 
     notes = {
         "spec": spec.to_json(),
         "classes": json.dumps(data.splits.train.classes),
-        "image_shape": json.dumps(list(data.splits.train.image_shape)),
         "data": json.dumps(data.checksums),
         "encoder": json.dumps(data.encoder.identity()),
         "head": head.kind,
     }
+    if isinstance(data.splits, RowSplits):
+        columns = data.splits.columns
+        notes |= {"rows": data.splits.train.kind, "columns": json.dumps(None if columns is None else asdict(columns))}
+    else:
+        notes["image_shape"] = json.dumps(list(data.splits.train.image_shape))
     write_tensors(path, flat, notes)
 
 
@@ -272,7 +309,11 @@ def read_frozen(spec: RunSpec, tensors: dict[str, Tensor], notes: dict[str, str]
             f"the head was trained on features of {known['encoder']} with weights {known['weights'][:16]}..., and "
             f"those at hand are {encoder.weights[:16]}...; name the file with the right ones"
         )
+    return FrozenClassifier(encoder.network, encoder.preprocessing, read_head(tensors, notes)).eval()
+
+
+def read_head(tensors: dict[str, Tensor], notes: dict[str, str]) -> Head:
+    """The head of a file that `save_head` wrote."""
     kept = {name.removeprefix("head/"): value for name, value in tensors.items() if name.startswith("head/")}
     scaling = Scaling(tensors["scaling/mean"], float(tensors["scaling/factor"]))
-    head = Head(notes["head"], kept, scaling, len(json.loads(notes["classes"])))
-    return FrozenClassifier(encoder.network, encoder.preprocessing, head).eval()
+    return Head(notes["head"], kept, scaling, len(json.loads(notes["classes"])))

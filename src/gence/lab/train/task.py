@@ -12,6 +12,7 @@ from torch import Tensor
 from gence.lab.data import (
     DataSplits,
     ImageSet,
+    RowSet,
     balanced_subset,
     holdout,
     load,
@@ -137,13 +138,13 @@ def subset_index(spec: RunSpec, labels: Tensor, num_classes: int, classes: Seque
     return torch.arange(len(labels))
 
 
-def drawn_counts(spec: RunSpec, train: ImageSet) -> list[int]:
+def drawn_counts(spec: RunSpec, train: ImageSet | RowSet) -> list[int]:
     """How many images of each class a spec uses, before any hold-out."""
     drawn = train.labels[subset_index(spec, train.labels, train.num_classes, train.classes)]
     counts: list[int] = drawn.bincount(minlength=train.num_classes).tolist()
     return counts
 
 
-def most_balanced(train: ImageSet) -> int:
+def most_balanced(train: ImageSet | RowSet) -> int:
     """The size of the largest subset that has as many images of each class."""
     return train.num_classes * int(train.counts().min())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,31 @@ STRENGTHS = tuple(float(f"{10**e:.4g}") for e in np.linspace(-1, 5, 13))
 
 NEIGHBOURS = (1, 3, 5, 10, 20)
 
+BOOSTING = "boosting"
+"""The reference for tables: scikit-learn's gradient-boosted trees with their own settings."""
+
+_MOST_WORK = 250_000_000  # rows x features x classes, beyond which choosing C takes many minutes
+_MOST_ROWS = 20_000  # beyond which distances between all rows do
+_MOST_TREES = 500_000  # rows x classes
+
+
+def affordable_references(problem: HeadProblem, kind: str) -> tuple[str, ...]:
+    """The references for the rows of a table that take no longer than its heads: the others are left out.
+
+    Args:
+        problem: the training rows.
+        kind: "text", "columns" or "features".
+    """
+    n, K = len(problem), problem.num_classes
+    found = ["centroid"]
+    if n * problem.width * K <= _MOST_WORK:
+        found.insert(0, "logistic")
+    if n <= _MOST_ROWS:
+        found.append("knn")
+    if kind == "columns" and n * K <= _MOST_TREES:
+        found.append(BOOSTING)
+    return tuple(found)
+
 
 @dataclass(frozen=True, eq=False)
 class Reference:
@@ -46,8 +71,8 @@ class Reference:
     wall_s: float
 
 
-def fit_references(problem: HeadProblem, fold_of: Tensor) -> list[Reference]:
-    """Fit all of `REFERENCES` on a problem's rows; `fold_of` (n,) is what `stratified_folds` gives."""
+def fit_references(problem: HeadProblem, fold_of: Tensor, names: Sequence[str] = REFERENCES) -> list[Reference]:
+    """Fit references on a problem's rows; `fold_of` (n,) is what `stratified_folds` gives."""
     every = torch.arange(len(problem))
     rows, labels = problem.scaling(problem.rows(every)).double(), problem.labels.numpy()
     # Logistic regression with an L2 penalty stays in the rows' span: fewer dimensions, the same classifier.
@@ -59,7 +84,10 @@ def fit_references(problem: HeadProblem, fold_of: Tensor) -> list[Reference]:
         ("logistic", STRENGTHS, _logistic),
         ("centroid", (), _centroid),
         ("knn", tuple(k for k in NEIGHBOURS if k <= min(int(kept.sum()) for kept, _ in folds)), _knn),
+        (BOOSTING, (), _boosting),
     ):
+        if name not in names:
+            continue
         began = time.perf_counter()
         x = small if name == "logistic" else rows.numpy()
         right = [
@@ -119,6 +147,12 @@ def _centroid(_: float | None) -> Any:
                 return super().fit(x, labels)
 
     return Centroid()
+
+
+def _boosting(_: float | None) -> Any:
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    return HistGradientBoostingClassifier(random_state=0)
 
 
 def _knn(neighbours: float | None) -> Any:

@@ -1,0 +1,426 @@
+"""Labelled rows of a table, training and test part: what `load_rows` makes of a source."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from gence.lab.data.images import DataError
+from gence.lab.data.subsets import holdout
+from gence.lab.data.tables.address import TableAddress
+from gence.lab.data.tables.columns import Columns, find_columns, labels_of, numbers_of, words_of
+from gence.lab.data.tables.files import Part, read_files
+
+KINDS = ("text", "columns", "features")
+TEST_FRACTION, SPLIT_SEED = 0.2, 0
+_SHOWN = 400  # characters of a row that a report shows
+_READY = "X"
+
+
+@dataclass(frozen=True, eq=False)
+class RowSet:
+    """Rows with one label each.
+
+    Attributes:
+        content: texts; a frame with float64 columns of numbers and object columns of words ("" where missing); or
+            float32 features (n, D).
+        labels: int64 (n,), each in [0, K).
+        classes: the K class names, in label order.
+        name: where the rows come from, such as "tickets/train".
+        checksum: SHA-256 of contents, labels and class names.
+    """
+
+    content: Sequence[str] | pd.DataFrame | Tensor
+    labels: Tensor
+    classes: tuple[str, ...]
+    name: str
+    checksum: str
+
+    @classmethod
+    def of(
+        cls, content: Sequence[str] | pd.DataFrame | Tensor, labels: Tensor, classes: tuple[str, ...], name: str
+    ) -> RowSet:
+        """Rows with their checksum."""
+        digest = hashlib.sha256(json.dumps(list(classes)).encode() + b"\n")
+        digest.update(labels.contiguous().numpy().astype("<i8").tobytes())
+        digest.update(content_digest(content))
+        return cls(content, labels, classes, name, digest.hexdigest())
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def kind(self) -> str:
+        """One of "text", "columns" and "features"."""
+        if isinstance(self.content, pd.DataFrame):
+            return "columns"
+        return "features" if isinstance(self.content, Tensor) else "text"
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """The texts of rows that are some."""
+        if isinstance(self.content, pd.DataFrame | Tensor):
+            raise TypeError(f"{self.name} has rows of the kind {self.kind!r}, and no texts")
+        return self.content
+
+    @property
+    def num_classes(self) -> int:
+        """K, the number of classes."""
+        return len(self.classes)
+
+    def counts(self) -> Tensor:
+        """Rows per class: int64, (K,)."""
+        return torch.bincount(self.labels, minlength=self.num_classes)
+
+    def subset(self, index: Tensor) -> RowSet:
+        """The rows at `index`, in that order."""
+        return RowSet.of(taken(self.content, index), self.labels[index], self.classes, self.name)
+
+    def shown(self, index: int) -> str:
+        """One row as a text for a reader, cut: a text itself, or column after column.
+
+        >>> RowSet.of(["Where is it?"], torch.zeros(1, dtype=torch.long), ("lost",), "t").shown(0)
+        'Where is it?'
+        """
+        content = self.content
+        if isinstance(content, pd.DataFrame):
+            text = "; ".join(f"{name}: {value}" for name, value in content.iloc[index].items())
+        elif isinstance(content, Tensor):
+            text = f"row {index}"
+        else:
+            text = content[index]
+        return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ... ({len(text):,} characters)"
+
+
+def content_digest(content: Sequence[str] | pd.DataFrame | Tensor) -> bytes:
+    """SHA-256 of what rows hold, labels aside."""
+    digest = hashlib.sha256()
+    if isinstance(content, Tensor):
+        digest.update(json.dumps(list(content.shape)).encode())
+        digest.update(content.contiguous().numpy().data)
+    elif isinstance(content, pd.DataFrame):
+        for name, column in content.items():
+            digest.update(json.dumps(str(name)).encode())
+            values = column.to_numpy()
+            numeric = values.dtype == np.float64
+            digest.update(values.tobytes() if numeric else json.dumps(values.tolist()).encode())
+    else:
+        digest.update(json.dumps(list(content)).encode())
+    return digest.digest()
+
+
+def taken(content: Any, index: Tensor) -> Any:
+    """Some of the rows of a content."""
+    if isinstance(content, Tensor):
+        return content[index]
+    if isinstance(content, pd.DataFrame):
+        return content.iloc[index.numpy()].reset_index(drop=True)
+    return [content[i] for i in index.tolist()]
+
+
+@dataclass(frozen=True, eq=False)
+class RowSplits:
+    """Training and test rows of one source.
+
+    Attributes:
+        train: the training part.
+        test: the test part.
+        columns: which column is what; None for ready features.
+        notes: what a user should know of how the source was read.
+        concerns: what may be wrong with it.
+    """
+
+    train: RowSet
+    test: RowSet
+    columns: Columns | None
+    notes: tuple[str, ...] = ()
+    concerns: tuple[str, ...] = ()
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The class names, in label order."""
+        return self.train.classes
+
+    def in_words(self) -> str:
+        """What was recognised, in a sentence without its full stop."""
+        if self.columns is not None:
+            return self.columns.in_words()
+        content = self.train.content
+        return f"Ready features: {content.shape[1] if isinstance(content, Tensor) else 0} per row"
+
+
+def load_rows(source: str | Path) -> RowSplits:
+    """Training and test rows of a source; without a test part a fifth of each class is split off, always the same.
+
+    Args:
+        source: see `TableAddress`.
+
+    Raises:
+        DataError: the source cannot be read, or not without doubt about what is in it.
+    """
+    address = TableAddress.parse(source)
+    return _loaded(str(source), _state(Path(address.path).expanduser()))
+
+
+def _state(path: Path) -> tuple[Any, ...]:
+    """What tells one state of a source from another: names, sizes and times of its files."""
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    return tuple((str(file), status.st_size, status.st_mtime_ns) for file in files if (status := file.stat()))
+
+
+@functools.lru_cache(maxsize=4)
+def _loaded(source: str, state: tuple[Any, ...]) -> RowSplits:
+    del state  # part of the key: a file that has changed is read again
+    return read_rows(source)
+
+
+def read_rows(source: str) -> RowSplits:
+    """What `load_rows` returns, read anew."""
+    address = TableAddress.parse(source)
+    notes: list[str] = []
+    path = Path(address.path).expanduser()
+    title = path.stem
+    parts = read_files(path, notes)
+    if "val" in parts:
+        notes.append(
+            f"{address.path}: the part val is not used; heads are tuned by cross-validation on the training part"
+        )
+    where = address.path if "train" not in parts else f"{address.path} (train)"
+    first = parts.get("train", parts.get("all"))
+    if first is None:
+        raise DataError(f"{address.path} has no training part")
+    columns: Columns | None = None
+    if isinstance(first, Mapping):
+        first, parts = _arrays_of(first, parts, address)
+    else:
+        columns = find_columns(address, first, where)
+    read = {
+        part: _labelled(table, columns, address, f"{address.path} ({part})" if part != "all" else address.path)
+        for part, table in parts.items()
+        if part in ("train", "test", "all")
+    }
+    names = _class_names(read["train"][1] if "train" in read else read["all"][1])
+    if len(names) < 2:
+        raise DataError(f"{where} has one class, {names[0]!r}; classification needs at least two")
+    if "test" in read:
+        _check_test_classes(read["test"][1], names, where)
+    numbers = {name: k for k, name in enumerate(names)}
+    made = {
+        part: RowSet.of(content, torch.tensor([numbers[label] for label in labels]), names, f"{title}/{part}")
+        for part, (content, labels) in read.items()
+    }
+    if "test" in made:
+        train, test = made.get("train", made.get("all")), made["test"]
+        assert train is not None  # one of the two was read
+        train = replace(train, name=f"{title}/train")
+    else:
+        whole = made.get("all", made.get("train"))
+        assert whole is not None
+        for name, count in zip(names, whole.counts().tolist(), strict=True):
+            if count < 2:
+                raise DataError(
+                    f"{where}: class {name!r} has one row; to split off a test part it needs two. Add a row, remove "
+                    "the class, or name train and test files"
+                )
+        kept, held = holdout(whole.labels, TEST_FRACTION, SPLIT_SEED, len(names), classes=names)
+        train, test = (
+            replace(whole.subset(kept), name=f"{title}/train"),
+            replace(whole.subset(held), name=f"{title}/test"),
+        )
+        notes.append(f"{address.path} has no test part: {len(test)} of {len(whole)} rows, a fifth of each class, test")
+    empty = sum(not text for part in (train, test) if part.kind == "text" for text in part.texts)
+    concerns = (f"{empty} texts are empty: what is predicted for them says nothing.",) if empty else ()
+    return RowSplits(train, test, columns, tuple(notes), concerns)
+
+
+def _arrays_of(
+    first: Mapping[str, np.ndarray], parts: Mapping[str, Part], address: TableAddress
+) -> tuple[Mapping[str, np.ndarray], dict[str, Part]]:
+    """The parts of .npz files: X_test and y_test of one file are its test part."""
+    if address.text is not None or address.features or address.label is not None:
+        raise DataError(f"{address.path} holds arrays and no columns; leave out --text, --label and --features")
+    found = dict(parts)
+    if "test" not in found and "X_test" in first:
+        found["test"] = {"X": first["X_test"], **({"y": first["y_test"]} if "y_test" in first else {})}
+        found["train"] = found.pop("all", first)
+    return first, found
+
+
+def _labelled(table: Part, columns: Columns | None, address: TableAddress, where: str) -> tuple[Any, list[str]]:
+    """Contents and labels of one part; the label that stands for no class is left out."""
+    if columns is None:
+        if not isinstance(table, Mapping):
+            raise DataError(f"{where} is a table, and the other part is .npz; bring both in one form")
+        content: Any = features_of(table, where)
+        if "y" not in table:
+            raise DataError(f"{where} has the arrays {', '.join(table)}; expected X and y (and X_test, y_test)")
+        y = table["y"]
+        if y.shape != (len(content),):
+            raise DataError(f"{where}: y has the shape {y.shape}; expected ({len(content)},), one label per row of X")
+        labels = labels_of(pd.Series(y))
+    else:
+        if not isinstance(table, pd.DataFrame):
+            raise DataError(f"{where} is .npz, and the other part a table; bring both in one form")
+        content = content_of(table, columns, where)
+        if columns.label not in table.columns:
+            raise DataError(f"{where} has no column {columns.label!r}, which the training part has its labels in")
+        labels = labels_of(table[columns.label])
+    missing = [row for row, label in enumerate(labels) if not label]
+    if missing:
+        many = f"{len(missing)} rows have" if len(missing) > 1 else "a row has"
+        raise DataError(f"{where}: {many} no label, first row {missing[0] + 1}; fill it in, or remove the rows")
+    if address.without is not None:
+        keep = [row for row, label in enumerate(labels) if label != address.without]
+        if not keep:
+            raise DataError(f"ood-label: every row of {where} has the label {address.without!r}")
+        content, labels = taken(content, torch.tensor(keep)), [labels[row] for row in keep]
+    return content, labels
+
+
+def content_of(table: pd.DataFrame, columns: Columns, where: str) -> list[str] | pd.DataFrame:
+    """The texts, or the numbers and categories, of a table with the columns of a training part."""
+    for name in columns.used:
+        if name not in table.columns:
+            raise DataError(
+                f"{where} has no column {name!r}, which the training part has; it has {list(table.columns)}"
+            )
+    if columns.text is not None:
+        return [str(cell) for cell in table[columns.text].astype("string").fillna("").str.strip().tolist()]
+    found: dict[str, Any] = {}
+    for name in columns.numbers:
+        values = numbers_of(table[name])
+        if values is None:
+            words = words_of(table[name])
+            row = next((i for i, word in enumerate(words) if word and not _is_number(word)), None)
+            if row is not None:
+                raise DataError(
+                    f"{where}: row {row + 1} of the column {name!r} is {words[row][:40]!r}; expected a number"
+                )
+            values = np.full(len(table), np.nan)
+        infinite = np.flatnonzero(np.isinf(values))
+        if len(infinite):
+            raise DataError(
+                f"{where}: row {infinite[0] + 1} of the column {name!r} is infinite; leave the cell empty if the value "
+                "is missing"
+            )
+        found[name] = values
+    for name in columns.categories:
+        found[name] = np.array(words_of(table[name]), dtype=object)
+    return pd.DataFrame(found)
+
+
+def features_of(arrays: Mapping[str, np.ndarray], where: str) -> Tensor:
+    """Float32 features (n, D) of the array X."""
+    if _READY not in arrays:
+        raise DataError(f"{where} has the arrays {', '.join(arrays) or 'none'}; expected X and y (and X_test, y_test)")
+    x = arrays[_READY]
+    if x.ndim != 2 or x.dtype.kind not in "fiub" or 0 in x.shape:
+        raise DataError(f"{where}: X is {x.dtype} of shape {x.shape}; expected numbers of shape (rows, features)")
+    found = x.astype(np.float32, copy=False)
+    if not np.isfinite(found).all():
+        row = int(np.flatnonzero(~np.isfinite(found).all(axis=1))[0])
+        raise DataError(
+            f"{where}: row {row} of X holds NaN, infinite or too large numbers (rows count from 0); fill or remove it"
+        )
+    return torch.from_numpy(np.ascontiguousarray(found))
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _class_names(labels: Sequence[str]) -> tuple[str, ...]:
+    """The classes in order: whole numbers by their size, everything else as texts."""
+    found = sorted(set(labels))
+    if all(name.lstrip("-").isdecimal() and name.isascii() for name in found):
+        found.sort(key=lambda name: (int(name), name))
+    return tuple(found)
+
+
+def _check_test_classes(labels: Sequence[str], names: Sequence[str], where: str) -> None:
+    alien = Counter(label for label in labels if label not in set(names))
+    if alien:
+        name, count = alien.most_common(1)[0]
+        raise DataError(
+            f"{where}: {len(alien)} classes of the test part are not in the training part, such as {name!r} "
+            f"({count} rows); add training rows, remove them, or set them apart with --ood-label"
+        )
+
+
+def load_ood_rows(source: str | Path, like: RowSplits) -> RowSet:
+    """Rows of no class: all rows of a source with the columns of the training data; labels are not needed.
+
+    Args:
+        source: a table; of one with parts the test part, or all where there is one part or a label is asked for.
+        like: the data they are judged beside.
+    """
+    address = TableAddress.parse(source)
+    where = address.path
+    parts = read_files(Path(where).expanduser(), [])
+    if address.only is not None:
+        wanted = [parts[part] for part in parts if part != "val"]
+    else:
+        wanted = [parts.get("test", next(iter(parts.values())))]
+    contents, count = [], 0
+    for table in wanted:
+        if isinstance(table, Mapping) and address.only is None and "X_test" in table:
+            table = {"X": table["X_test"]}
+        content: Any = new_rows(table, like.columns, where)
+        if address.only is not None:
+            labels = _plain_labels(table, like.columns)
+            keep = [row for row, label in enumerate(labels) if label == address.only]
+            content = taken(content, torch.tensor(keep, dtype=torch.long))
+            count += len(keep)
+            if not keep:
+                continue
+        contents.append(content)
+    if address.only is not None and not count:
+        raise DataError(f"ood-label: no row of {where} has the label {address.only!r}")
+    if isinstance(contents[0], Tensor):
+        whole: Any = torch.cat(contents)
+    elif isinstance(contents[0], pd.DataFrame):
+        whole = pd.concat(contents, ignore_index=True)
+    else:
+        whole = [text for content in contents for text in content]
+    check_fitting(whole, like.train, where)
+    return RowSet.of(whole, torch.zeros(len(whole), dtype=torch.long), ("unlabelled",), f"{Path(where).stem}/ood")
+
+
+def new_rows(table: Part, columns: Columns | None, where: str) -> list[str] | pd.DataFrame | Tensor:
+    """The contents of rows without labels, read as a training part's columns are."""
+    if columns is None:
+        if not isinstance(table, Mapping):
+            raise DataError(f"{where} is a table; expected .npz with the array X, as the training data")
+        return features_of(table, where)
+    if isinstance(table, Mapping):
+        raise DataError(f"{where} is .npz; expected a table with the columns {', '.join(columns.used[:8])}")
+    return content_of(table, columns, where)
+
+
+def check_fitting(content: Any, like: RowSet, where: str) -> None:
+    """Raise `DataError` if ready features have another width than the training part's."""
+    if isinstance(content, Tensor) and isinstance(like.content, Tensor) and content.shape[1] != like.content.shape[1]:
+        raise DataError(f"{where}: X has {content.shape[1]} features; expected {like.content.shape[1]}, as in training")
+
+
+def _plain_labels(table: Part, columns: Columns | None) -> list[str]:
+    if isinstance(table, Mapping):
+        return labels_of(pd.Series(table["y"])) if "y" in table else []
+    return labels_of(table[columns.label]) if columns is not None and columns.label in table.columns else []
