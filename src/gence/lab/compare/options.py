@@ -14,7 +14,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gence.lab.data import TableAddress, frame_source, plain_source, with_columns
+from gence.lab.data import plain_source
 from gence.lab.spec import TUNE, TUNED_PARTS, LossSpec, Recipe, SpecError, check_choice
 
 if TYPE_CHECKING:
@@ -247,6 +247,8 @@ class CompareOptions:
         >>> CompareOptions(data=Path("photos"), ood="svhn").sources()
         ('photos', ('svhn',))
         """
+        from gence.lab.data import TableAddress, frame_source, with_columns  # here, because help needs none of it
+
         outside = [self.ood] if isinstance(self.ood, str | os.PathLike) else self.ood
         given: Any = self.data
         if hasattr(given, "to_parquet"):  # a pandas frame, which need not be imported to tell

@@ -22,6 +22,7 @@ from gence.lab.features import (
     EncoderModel,
     default_row_encoder,
     is_encoder_model,
+    is_row_encoder,
     load_encoder,
     named_encoder,
     remember_weights,
@@ -231,6 +232,10 @@ def _input_size(model: str) -> int:
     if model == AUTO:
         return load_encoder(DEFAULT_ENCODER).preprocessing.size
     parsed = EncoderModel.parse(model)
+    if is_row_encoder(parsed.encoder):
+        raise SpecError(
+            f"model {model!r} reads the rows of a table; images need linear@{DEFAULT_ENCODER}, or a network"
+        )
     return named_encoder(parsed.encoder, size=parsed.size, digits=parsed.weights).preprocessing.size
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gence.lab.data import container_paths, is_table, known_sources, load, load_rows
+from gence.lab.data import ImageSet, RowSet, container_paths, is_table, known_sources, load, load_rows
 from gence.lab.features import EncoderModel, is_encoder_model
 from gence.lab.models import check_model
 from gence.lab.spec import RunSpec, check_held_out
@@ -171,10 +171,10 @@ def check_tunable(specs: Iterable[RunSpec]) -> None:
     for spec in {(spec.data, spec.image_size, spec.subset): spec for spec in specs}.values():
         if spec.data not in bundled and not container_paths(spec.data, None):
             continue
-        source = (
-            load_rows(spec.data) if is_table(spec.data) else load(spec.data, image_size=spec.image_size, progress=True)
-        )
-        train = source.train
+        if is_table(spec.data):
+            train: ImageSet | RowSet = load_rows(spec.data).train
+        else:
+            train = load(spec.data, image_size=spec.image_size, progress=True).train
         check_held_out(
             drawn_counts(spec, train), train.classes, spec.subset, most=most_balanced(train),
             tuning=f"tuning on {spec.data}", larger="subset =",
