@@ -15,22 +15,20 @@ from torch import Tensor
 from gence.losses import targets
 from gence.losses.targets import Rows, class_mass, column_logsumexp, target_mass, target_sum
 
-_HUGE = -1e5  # below it a logarithm has lost the digits in which the rows differ
+_HUGE = -1e3  # below it a logarithm loses digits in which the rows differ
 
 
 def generative_loss(rows: Rows, anchor: float | Tensor, prior: Tensor | None, context: Tensor | None) -> Tensor:
     """The loss of one batch, reduced as ``rows`` says; ``context`` (m, K) enters S and has no loss of its own."""
     z, valid = rows.values(), rows.valid()  # (n, K), (n,)
-    log_p = z.log_softmax(1)  # (n, K)
     others = None if context is None else targets.flatten_logits(context).to(z.dtype)  # (m, K)
-    log_s = log_marginal(log_p, valid, None if others is None else others.log_softmax(1))  # (K,)
-    if rows.dense:
-        losses = target_sum(rows, _log_ratio(z, log_p, log_s, valid, others))  # (n,)
-    else:
-        losses = target_sum(rows, log_s) - target_sum(rows, log_p)  # (n,)
+    shift = _shift(z.detach(), valid, None if others is None else others.detach())  # (K,)
+    log_p = _shifted_log_softmax(z, shift)  # (n, K)
+    log_s = log_marginal(log_p, valid, None if others is None else _shifted_log_softmax(others, shift))  # (K,)
+    losses = target_sum(rows, log_s - log_p)  # (n,)
     if isinstance(anchor, Tensor) or anchor > 0:
         total = rows.count() + (0 if others is None else others.shape[0])
-        divergence = marginal_divergence(class_prior(class_mass(rows), prior), log_s, total)
+        divergence = marginal_divergence(class_prior(class_mass(rows), prior), log_s + shift, total)
         losses = losses + anchor_term(anchor, divergence) * target_mass(rows)
     return targets.reduce_rows(rows, losses)
 
@@ -64,13 +62,19 @@ def anchor_term(anchor: float | Tensor, divergence: Tensor) -> Tensor:
     return anchor * divergence
 
 
-def _log_ratio(z: Tensor, log_p: Tensor, log_s: Tensor, valid: Tensor | None, others: Tensor | None) -> Tensor:
-    """log S_k - log p_ik (n, K), with all digits also in classes that every row masks by a huge number."""
-    counted = z if valid is None else z.masked_fill(~valid[:, None], -torch.inf)
-    counted = counted.detach() if others is None else torch.cat([counted, others]).detach()
-    top = counted.amax(0)  # (K,) taken off first: what is left of a masked class are small numbers
-    top = torch.where((log_s < _HUGE) & (top > -torch.inf), top, 0.0)
-    moved = (z - top) - z.logsumexp(1, keepdim=True)  # (n, K)
-    moved_others = None if others is None else (others - top) - others.logsumexp(1, keepdim=True)
-    sunken = log_marginal(moved, valid, moved_others) - moved
-    return torch.where(log_s < _HUGE, sunken, log_s - log_p)
+def _shift(z: Tensor, valid: Tensor | None, others: Tensor | None) -> Tensor:
+    """The largest logit of each class that all rows mask by a huge number, which no ratio needs; else 0 -> (K,)."""
+    below = z - z.amax(1, keepdim=True)  # (n, K)
+    if valid is not None:
+        z, below = (values.masked_fill(~valid[:, None], -torch.inf) for values in (z, below))
+    top, below = z.amax(0), below.amax(0)  # (K,)
+    if others is not None and others.numel():
+        top = top.maximum(others.amax(0))
+        below = below.maximum((others - others.amax(1, keepdim=True)).amax(0))
+    return torch.where((below < _HUGE) & (top > -torch.inf), top, 0.0)
+
+
+def _shifted_log_softmax(z: Tensor, shift: Tensor) -> Tensor:
+    """``z.log_softmax(1) - shift`` with all digits: what is huge is taken off first."""
+    peak = z.detach().amax(1, keepdim=True)
+    return (z - shift - peak) - (z - peak).exp().sum(1, keepdim=True).log()

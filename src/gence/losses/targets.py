@@ -194,21 +194,17 @@ def target_sum(rows: Rows, values: Tensor, cost: Callable[[Tensor], Tensor] = _u
     n, K = rows.logits.shape
     values, weight = values.expand(n, K), rows.weights()
 
-    def of_class(index: Tensor) -> Tensor:
-        picked = cost(values.gather(1, index[:, None]).squeeze(1))  # (n,)
-        return picked if weight is None else picked * weight[index]
+    def of_class(index: Tensor, share: Tensor | None) -> Tensor:
+        picked = values.gather(1, index[:, None]).squeeze(1)  # (n,)
+        return _shared(cost, picked, share, None if weight is None else weight[index])
 
     def over_classes(share: Tensor | None) -> Tensor:
-        costs = cost(values)  # (n, K)
-        costs = costs if share is None else _shared(share, costs)
-        return costs.sum(1) if weight is None else _shared(weight, costs).sum(1)
+        return _shared(cost, values, share, weight).sum(1)
 
     if rows.probs is not None:
         total = over_classes(rows.probs.to(rows.computed))
     else:
-        parts = [
-            of_class(label) if share is None else _shared(share, of_class(label)) for label, share in rows.labels()
-        ]
+        parts = [of_class(label, share) for label, share in rows.labels()]
         total = parts[0] if len(parts) == 1 else parts[0] + parts[1]
     if rows.label_smoothing > 0:
         eps = rows.label_smoothing
@@ -217,9 +213,15 @@ def target_sum(rows: Rows, values: Tensor, cost: Callable[[Tensor], Tensor] = _u
     return total if valid is None else torch.where(valid, total, 0.0)
 
 
-def _shared(share: Tensor, costs: Tensor) -> Tensor:
-    """share * costs, where no share of an infinite cost is 0 and not NaN."""
-    return share * costs.masked_fill((share == 0) & ~costs.isfinite(), 0.0)
+def _shared(cost: Callable[[Tensor], Tensor], values: Tensor, *shares: Tensor | None) -> Tensor:
+    """The product of the cost with the shares, where no share of what is infinite is 0, and has no gradient."""
+    for share in shares:
+        if share is not None:
+            values = values.masked_fill((share == 0) & ~values.isfinite(), 0.0)
+    costs = cost(values)
+    for share in shares:
+        costs = costs if share is None else share * costs
+    return costs
 
 
 def target_mass(rows: Rows) -> Tensor:

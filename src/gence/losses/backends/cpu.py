@@ -22,7 +22,7 @@ from gence.losses.formula import anchor_term, class_prior, marginal_divergence
 from gence.losses.targets import Rows, class_mass, mean_denominator
 
 _LOW = -60.0  # a little above the logarithm of the blocks' floor
-_HUGE = -1e5  # below it, sums of logarithms over the classes have lost the digits of their differences
+_HUGE = -1e3  # below it, a logarithm loses digits in which the rows differ
 FLOOR = 1e-30  # below it a probability, or a sum of them, has lost digits, and log space is needed
 STEEP = 2.0**24  # an upstream gradient beyond it, divided by a probability at the floor, may overflow
 BLOCK_BYTES = 2 << 20  # within a last-level cache, and large enough to drown the calls' own cost
@@ -40,7 +40,7 @@ def some_invalid(rows: Rows) -> Tensor | None:
 def blocks_loss(rows: Rows, anchor: float | Tensor, prior: Tensor | None, context: Tensor | None) -> Tensor | None:
     """The loss of rows with class indices or two-hot targets; None where plain operations have to compute it.
 
-    That is where labels are smoothed over a class that all rows mask by a huge number.
+    That is where all rows mask a class that counts by a huge number, or one of weight 0 by minus infinity.
     """
     anchor = anchor.detach() if isinstance(anchor, Tensor) else anchor
     return _BlocksLoss.apply(rows.logits, context, rows, anchor, prior)  # type: ignore[no-any-return]
@@ -67,14 +67,16 @@ class _BlocksLoss(torch.autograd.Function):
         pi = class_prior(mass, prior) if mass is not None and anchored else None
         low, beyond = None, sums
         if mass is not None and not linear:
+            if rows.weight is not None and bool((rows.weight == 0).any()):
+                return None
             needed = mass != 0 if pi is None else (mass != 0) | (pi > 0)
             if bool((needed & ~(sums >= FLOOR)).any()):
                 low, beyond = sums_in_log_space(logits, context, valid, sums.dtype)
+                if bool((low[needed] < _HUGE).any()):
+                    return None
             else:
                 beyond = torch.where(needed, sums, 1.0)
         eps = rows.label_smoothing
-        if eps > 0 and low is not None and low.min().item() < _HUGE:
-            return None
         log_s = beyond.log() if low is None else low + beyond.log()
 
         cost = spread

@@ -47,8 +47,10 @@ _transforms = torch._C._functorch.peek_interpreter_stack
 _current_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
 
 _plans: dict[tuple[Any, ...], Any] = {}
+_masked: dict[tuple[Any, ...], bool] = {}
 _warned_of_one_row = False
 _known_prior: tuple[Callable[[], Tensor | None], int] = (lambda: None, 0)
+_HUGE = -1e5  # below it the kernels have lost digits that a loss needs
 _MOST_PLANS = 1024  # where every batch has another size, plans are made anew, and not kept for ever
 
 
@@ -136,6 +138,54 @@ def _single_precision(call: Call) -> str | None:
     return None
 
 
+def _digits(call: Call) -> str | None:
+    """Classes that count are not masked by a huge number in all rows: the kernels add logarithms.
+
+    The first call of its kind is looked at, for which the host has to wait; masks rarely come and go.
+    """
+    z, target = call.input, call.target
+    if torch.compiler.is_compiling() or (z.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return None
+    kind = target.dtype if isinstance(target, Tensor) else TwoHot
+    options = (
+        str(call.reduction),
+        call.label_smoothing > 0,
+        call.weight is None,
+        call.prior is None,
+        _anchored(call.anchor),
+    )
+    key = (z.shape, z.dtype, z.device, kind, options, _kernels().fingerprint())
+    if key not in _masked:
+        if len(_masked) >= _MOST_PLANS:
+            _masked.clear()
+        _masked[key] = _is_masked(call)
+    return "all rows mask a class by a huge number, where the kernels would lose digits" if _masked[key] else None
+
+
+def _is_masked(call: Call) -> bool:
+    rows = _rows(call)
+    if _kernels().is_tiny(rows.logits, call.context, _kernels().problem_of(rows, 0.0, None).reduction):
+        return False  # the one program keeps all digits
+    z, valid = rows.logits.detach().float(), rows.valid()
+    below = z - z.amax(1, keepdim=True)
+    if valid is not None:
+        below = below.masked_fill(~valid[:, None], -torch.inf)
+    lowest = below.amax(0)  # (K,)
+    if rows.label_smoothing > 0:
+        counts = torch.ones_like(lowest, dtype=torch.bool)
+    elif rows.probs is not None:
+        counts = (rows.probs != 0).any(0)
+    else:
+        counts = torch.zeros_like(lowest, dtype=torch.bool)
+        for label, _ in rows.labels():
+            counts[label.clamp(0, rows.num_classes - 1)] = True
+    if rows.weight is not None:
+        counts &= rows.weight != 0
+    if call.prior is not None and _anchored(call.anchor):
+        counts |= call.prior > 0
+    return bool((counts & (lowest < _HUGE) & (lowest > -torch.inf)).any())
+
+
 def _on_cpu(call: Call) -> str | None:
     if setting.get_backend() != "auto":
         return f'the backend is "{setting.get_backend()}"'
@@ -173,7 +223,7 @@ _Requirement = Callable[[Call], str | None]
 _ALWAYS = (_fast, _constants, _several_rows)
 TABLE: dict[str, tuple[_Requirement, ...]] = {
     #            any device  device    types, targets      shape
-    "triton": (*_ALWAYS, _on_gpu, _single_precision),
+    "triton": (*_ALWAYS, _on_gpu, _single_precision, _digits),
     "cpu_small": (*_ALWAYS, _on_cpu, _sparse_target, _labels_alone, _few),
     "cpu": (*_ALWAYS, _on_cpu, _sparse_target),
     "formula": (),

@@ -203,7 +203,8 @@ def write_loss(
             log_mass = tl.log(tl.where(label_mass > 0.0, label_mass, 1.0))
             divergence = negative_entropy - label_mass * log_mass + label_mass * log_n
             divergence -= cross
-        cost += strength * tl.where(everything > 0.0, divergence, 0.0)
+        off = (everything == 0.0) | (strength == 0.0) & (divergence == float("inf"))
+        cost += strength * tl.where(off, 0.0, divergence)
     inverse = 1.0
     if REDUCTION == 2:
         inverse = 1.0 / denominator

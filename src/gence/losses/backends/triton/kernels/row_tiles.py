@@ -75,13 +75,14 @@ def rows_forward(
                 rows, cols, valid, mask, first, second, share, weight, t_stride, eps, K, MODE, HAS_WEIGHT, SMOOTH
             )
             tau = tl.sum(wt, 1)
-            cost = tl.sum(tl.where(mask, wt * (log_sum[:, None] - (x - peak[:, None])), 0.0), 1)
+            cost = tl.sum(tl.where(mask & (wt != 0.0), wt * (log_sum[:, None] - (x - peak[:, None])), 0.0), 1)
         elif MODE != 0:
             cost, tau = label_terms(
                 z, rows, offsets, valid, peak, log_sum, first, second, share, weight, K, MODE, HAS_WEIGHT
             )
             if SMOOTH:
-                spread = tl.where(mask, w[None, :] * (log_sum[:, None] - (x - peak[:, None])), 0.0)
+                weighed = mask & (w != 0.0)[None, :]
+                spread = tl.where(weighed, w[None, :] * (log_sum[:, None] - (x - peak[:, None])), 0.0)
                 cost = (1.0 - eps) * cost + (eps / K) * tl.sum(spread, 1)
                 tau = (1.0 - eps) * tau + (eps / K) * tl.sum(w, 0)
         store_row_stats(stats, rows, row_ok, valid, n, peak, log_sum, cost, tau)

@@ -159,15 +159,18 @@ def label_terms(
     inside = valid & (y >= 0) & (y < K)
     x = tl.load(z + offsets + y, mask=inside, other=float("nan")).to(tl.float32)
     tau = class_weight(weight, y, inside, HAS_WEIGHT)
-    cost = tau * (log_sum - (x - peak))
+    cost = tl.where((tau != 0.0) | (inside == 0), tau * (log_sum - (x - peak)), 0.0)
     if MODE == 2:
         y2 = tl.load(second + rows, mask=valid, other=0).to(tl.int64)
         inside2 = valid & (y2 >= 0) & (y2 < K)
         x2 = tl.load(z + offsets + y2, mask=inside2, other=float("nan")).to(tl.float32)
         s = tl.load(share + rows, mask=valid, other=0.0).to(tl.float32)
         tau2 = class_weight(weight, y2, inside2, HAS_WEIGHT)
-        cost = s * cost + (1.0 - s) * tau2 * (log_sum - (x2 - peak))
-        tau = s * tau + (1.0 - s) * tau2
+        tau = s * tau
+        tau2 = (1.0 - s) * tau2
+        cost = tl.where((tau != 0.0) | (inside == 0), s * cost, 0.0)
+        cost += tl.where((tau2 != 0.0) | (inside2 == 0), tau2 * (log_sum - (x2 - peak)), 0.0)
+        tau += tau2
     return tl.where(valid, cost, 0.0), tl.where(valid, tau, 0.0)
 
 

@@ -15,6 +15,8 @@ from gence.losses.backends.triton.kernels.tiles import class_weight, exp, log, w
 # mypy: disable-error-code="misc,no-untyped-def,no-untyped-call,untyped-decorator"
 # ruff: noqa: SIM108 - a compile-time choice in Triton is an if statement
 
+MASKED = tl.constexpr(-1e3)  # below it a logarithm loses digits in which the rows differ
+
 
 def tiny_warps(elements: int) -> int:
     """How many warps take a tile of so many logits."""
@@ -121,12 +123,19 @@ def tiny_kernel(
     if tl.max((needed & (s < FLOOR)).to(tl.int32), 0) > 0:
         # Read again, so that the usual branch need not keep these logits in registers.
         again = tl.load(z + offsets[:, None] + cols[None, :], mask=inside, other=float("-inf"), volatile=True)
-        log_p = tl.where(valid[:, None], again.to(tl.float32) - peak[:, None] - log_sum[:, None], float("-inf"))
+        again = tl.where(valid[:, None], again.to(tl.float32), float("-inf"))
+        # Where all rows mask a class by a huge number, that is taken off first: beside it no other digit would stay.
+        masked = tl.max(tl.where(valid[:, None], again - peak[:, None], float("-inf")), 0) < MASKED
+        shift = tl.max(again, 0)
+        shift = tl.where(masked & (shift > float("-inf")), shift, 0.0)
+        log_p = tl.where(valid[:, None], (again - shift[None, :]) - peak[:, None] - log_sum[:, None], float("-inf"))
         top = tl.max(log_p, 0)
         top = tl.where(top > float("-inf"), top, 0.0)
         part = exp(log_p - top[None, :])
         beyond = tl.sum(part, 0)  # 0 where a class has no probability in any row
         log_s = top + tl.log(beyond)
+        moved = tl.sum(tl.where((wt != 0.0) & (shift != 0.0)[None, :], -wt * log_p, 0.0), 0)
+        cost = tl.where(shift != 0.0, moved, cost)
         if WITH_GRAD:
             c = tl.where((pull != 0.0) & (beyond != 0.0), pull / tl.where(beyond != 0.0, beyond, 1.0), 0.0)
             q = c[None, :] * part
@@ -135,6 +144,7 @@ def tiny_kernel(
     else:
         divisor = tl.where(needed, s, 1.0)
         log_s = log(divisor)
+        shift = s * 0.0
         if WITH_GRAD:
             c = pull / divisor
             r = tl.sum(c[None, :] * p, 1)
@@ -146,9 +156,10 @@ def tiny_kernel(
         total += tl.sum(tl.where(bad, float("nan"), 0.0), 0)
     if ANCHOR != 0:
         taking_part = tl.sum(valid.to(tl.float32), 0)
-        divergence = tl.sum(tl.where(pi > 0.0, pi * (tl.log(tl.where(pi > 0.0, pi, 1.0)) - log_s), 0.0), 0)
+        divergence = tl.sum(tl.where(pi > 0.0, pi * (tl.log(tl.where(pi > 0.0, pi, 1.0)) - (log_s + shift)), 0.0), 0)
         divergence += tl.sum(pi, 0) * tl.log(tl.maximum(taking_part, 1.0))
-        total += strength * whole * tl.where(taking_part > 0.0, divergence, 0.0)
+        divergence = tl.where((taking_part == 0.0) | (strength == 0.0) & (divergence == float("inf")), 0.0, divergence)
+        total += strength * whole * divergence
     tl.store(loss, total * inverse)  # 0 * inf is NaN, as "mean" over nothing must be
 
 
