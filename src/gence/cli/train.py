@@ -21,9 +21,19 @@ if TYPE_CHECKING:
     from gence.lab.store import RunResult
     from gence.lab.train import CohortProgress, TrainedModel
 
-_DATA_HELP = "A name (gence data list), a folder or archive with one folder per class, or hf:OWNER/NAME."
+_DATA_HELP = (
+    "A name (gence data list), a folder or archive with one folder per class, hf:OWNER/NAME, or a table (CSV, .npz)."
+)
 _Ood = Annotated[list[str] | None, typer.Option(help="Out-of-distribution images (repeatable).")]
 _Device = Annotated[str, typer.Option(help="Compute on auto, cpu, cuda or cuda:1.")]
+_Text = Annotated[str | None, typer.Option(help="Read texts from this column of a table. Default: recognised.")]
+_Label = Annotated[str | None, typer.Option(help="Read labels from this column of a table. Default: recognised.")]
+_Features = Annotated[
+    list[str] | None, typer.Option(help="Use this column of a table (repeatable). Default: all but the label.")
+]
+_OodLabel = Annotated[
+    str | None, typer.Option(help="Treat rows with this label as out-of-distribution; never train on them.")
+]
 _ModelFile = Annotated[Path, typer.Argument(help="A file that gence train --save wrote.")]
 
 # The order of the table; what is not here comes after, by name.
@@ -43,12 +53,12 @@ def register(app: typer.Typer) -> None:
             int | None, typer.Option(help="Train on this many labels, balanced over the classes. Default: all.")
         ] = None,
         model: Annotated[
-            str,
+            str | None,
             typer.Option(
                 help="small_cnn, mlp, resnet18, resnet50, vgg19, wrn16_8 or timm:NAME from scratch; HEAD@ENCODER on "
                 "a pretrained encoder, as linear@efficientnet_lite0."
             ),
-        ] = "small_cnn",
+        ] = None,
         loss: Annotated[
             str, typer.Option(help="Train with this loss and its parameters, as 'gence(anchor=0.1)'.")
         ] = "gence",
@@ -73,6 +83,10 @@ def register(app: typer.Typer) -> None:
             int | None,
             typer.Option(help="Resize images to this many pixels. Default: keep them if small, square and uniform."),
         ] = None,
+        text: _Text = None,
+        label: _Label = None,
+        features: _Features = None,
+        ood_label: _OodLabel = None,
         setting: Annotated[
             list[str] | None, typer.Option("--set", help="Set a field of the run, as recipe.lr=0.05 (repeatable).")
         ] = None,
@@ -96,23 +110,26 @@ def register(app: typer.Typer) -> None:
         gence train --data photos/ --image-size 64 --n 500 --set recipe.epochs=50 --save photos.safetensors
 
         gence train --data photos/ --model linear@efficientnet_lite0 --save photos.safetensors
+
+        gence train --data tickets.csv --text message --label team --save tickets.safetensors
         """
         from gence.lab.spec import RunSpec, check_losses, check_numbers
         from gence.lab.sweep import check_ready
         from gence.lab.train import resolve_device
 
-        model = _with_weights(model, weights)
+        source, outside = _columns_named(data, read_sources(ood), text, label, features, ood_label)
+        model = _with_weights(model or _usual_model(source), weights)
         encoded = "@" in model
         default = ("head" if tune_encoder == "none" else "finetune") if encoded else "modern"
         spec = RunSpec.from_dict(
             {
-                "data": data,
+                "data": source,
                 "subset": n,
                 "model": model,
                 "loss": loss,
                 "recipe": recipe or ("tiny" if data == "digits" and not encoded else default),
                 "seed": seed,
-                "ood": read_sources(ood),
+                "ood": outside,
                 "image_size": image_size,
             }
         ).replace(**({"recipe.tune_encoder": tune_encoder} if encoded else {}), **read_settings(setting or []))
@@ -144,8 +161,21 @@ def register(app: typer.Typer) -> None:
         Example: gence evaluate model.safetensors --data cifar10 --ood svhn
         """
         from gence.lab.spec import check_ood_names
-        from gence.lab.train import evaluate_model, load_model
+        from gence.lab.train import (
+            evaluate_model,
+            evaluate_row_model,
+            is_row_model,
+            load_model,
+            load_row_model,
+            rows_to_judge,
+        )
 
+        if is_row_model(model):
+            head = load_row_model(model)
+            rows = rows_to_judge(head, data)
+            _print_metrics(evaluate_row_model(head, rows, read_sources(ood)), f"{model.name} on {rows.name}")
+            typer.echo(f"{len(rows)} rows were judged")
+            return
         trained = load_model(model, device)
         source = data or trained.spec.data
         outside = read_sources(ood)
@@ -158,7 +188,9 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def predict(
         model: _ModelFile,
-        folder: Annotated[Path, typer.Argument(help="A folder or archive of images; subfolders are looked through.")],
+        folder: Annotated[
+            Path, typer.Argument(help="A folder or archive of images, subfolders included; or a table of new rows.")
+        ],
         out: Annotated[Path, typer.Option(help="The CSV file to write.")] = Path("predictions.csv"),
         offset: Annotated[bool, typer.Option("--offset", help="Add the marginal offset to the logits first.")] = False,
         device: _Device = "auto",
@@ -167,9 +199,14 @@ def register(app: typer.Typer) -> None:
 
         Example: gence predict model.safetensors new_images/ --out predictions.csv
         """
-        from gence.lab.train import load_model, write_predictions
+        from gence.lab.train import is_row_model, load_model, load_row_model, write_predictions, write_row_predictions
 
         check_out("--out", out)
+        if is_row_model(model):
+            with cleared_on_sigterm():
+                count = write_row_predictions(load_row_model(model), folder, out, offset=offset)
+            typer.echo(f"{count} rows predicted; the probabilities are in {out}")
+            return
         trained = load_model(model, device)
         if offset:
             trained.required_offset()
@@ -232,13 +269,41 @@ def _images_to_judge(model: TrainedModel, data: str | None) -> ImageSet:
     return images_to_judge(model, source, progress=True)
 
 
+def _columns_named(
+    data: str,
+    ood: tuple[str, ...],
+    text: str | None,
+    label: str | None,
+    features: list[str] | None,
+    ood_label: str | None,
+) -> tuple[str, tuple[str, ...]]:
+    """Return the source and the OOD sources with the columns that options name, as `gence compare` does."""
+    from gence.lab.compare import CompareOptions
+
+    named = CompareOptions(
+        data=data, ood=ood, text=text, label=label, features=features or (), ood_label=ood_label
+    ).sources()
+    return named if named[0] != data else (data, ood)
+
+
+def _usual_model(source: str) -> str:
+    """Return the network for images, or the head for the rows of a table."""
+    from gence.lab.data import is_table, load_rows
+    from gence.lab.features import default_row_encoder
+
+    return f"linear@{default_row_encoder(load_rows(source).train.kind)}" if is_table(source) else "small_cnn"
+
+
 def _settled(spec: RunSpec, device: str) -> RunSpec:
     """Return the run with one spelling of its sources and, where none was given, the image size of `gence compare`."""
     from gence.lab.compare import choose_device, choose_image_size
-    from gence.lab.data import plain_source
+    from gence.lab.data import is_table, load_rows, plain_source
     from gence.lab.train import pretrained_encoder
 
     spec = spec.replace(data=plain_source(spec.data), ood=[plain_source(source) for source in spec.ood])
+    if is_table(spec.data):
+        typer.echo(f"{load_rows(spec.data).in_words()}.", err=True)
+        return spec
     print_left_out((spec.data, *spec.ood))
     encoder = pretrained_encoder(spec, None)
     side = None if encoder is None else encoder.preprocessing.size

@@ -136,12 +136,12 @@ def test_train_test_and_val_files_in_a_zip_and_out_of_distribution_rows(tmp_path
     assert (len(splits.train), len(splits.test)) == (12, 6)
     assert splits.classes == ("A", "B")
     assert any("val" in note for note in splits.notes)
-    assert sorted(load_ood_rows(f"{path}#only=oos", splits).texts) == ["how", "what", "why"]
-    assert load_ood_rows(f"{path}/outside.csv", splits).texts == ["who", "where"]
+    assert sorted(load_ood_rows(f"{path}#only=oos", splits.columns, splits.width).texts) == ["how", "what", "why"]
+    assert load_ood_rows(f"{path}/outside.csv", splits.columns, splits.width).texts == ["who", "where"]
     with pytest.raises(DataError, match=r"has no file nothing\.csv"):
-        load_ood_rows(f"{path}/nothing.csv", splits)
+        load_ood_rows(f"{path}/nothing.csv", splits.columns, splits.width)
     with pytest.raises(DataError, match=r"no row of .* has the label 'x'"):
-        load_ood_rows(f"{path}#only=x", splits)
+        load_ood_rows(f"{path}#only=x", splits.columns, splits.width)
 
 
 def test_a_class_that_is_only_tested_is_an_error(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_ready_features(tmp_path: Path) -> None:
     torch.testing.assert_close(parts.test.content, torch.from_numpy(x[20:]).float())
     np.savez(tmp_path / "outside.npz", X=x[:, :4])
     with pytest.raises(DataError, match="X has 4 features; expected 5"):
-        load_ood_rows(str(tmp_path / "outside.npz"), parts)
+        load_ood_rows(str(tmp_path / "outside.npz"), parts.columns, parts.width)
 
 
 @pytest.mark.parametrize(

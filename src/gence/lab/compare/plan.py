@@ -183,7 +183,7 @@ def _plan_table(options: CompareOptions, data: str, ood: tuple[str, ...]) -> Com
     if not is_encoder_model(model):
         raise SpecError(f"model is {model!r}, and {data} is a table; expected linear@{default_row_encoder(train.kind)}")
     encoder = row_encoder(EncoderModel.parse(model).encoder, splits)
-    outside = {source: load_ood_rows(source, splits) for source in ood}
+    outside = {source: load_ood_rows(source, splits.columns, splits.width) for source in ood}
     n = _labels(options.n, data)
     recipe = _recipe(options, 0, "cpu", model)
     rows = len(train) if n is None else n

@@ -20,15 +20,17 @@ if TYPE_CHECKING:
     from gence.lab.data.sources import container_paths, has_own_test_part, load, load_images, split_off_test
     from gence.lab.data.subsets import balanced_subset, holdout, long_tail_counts, long_tail_subset
     from gence.lab.data.tables import (
+        Columns,
         RowSet,
         RowSplits,
         TableAddress,
-        check_fitting,
         frame_source,
         is_table,
+        judged_rows,
         load_ood_rows,
         load_rows,
         new_rows,
+        read_new_rows,
         read_one,
         with_columns,
     )

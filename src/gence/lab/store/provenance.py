@@ -47,7 +47,7 @@ def checksums_at_hand(spec: RunSpec, cache_dir: Path | None = None) -> dict[str,
     try:
         if is_table(spec.data):
             rows = load_rows(spec.data)
-            return data_checksums(rows, {name: load_ood_rows(name, rows) for name in spec.ood})
+            return data_checksums(rows, {name: load_ood_rows(name, rows.columns, rows.width) for name in spec.ood})
         if not container_paths(spec.data, None):
             return {}
         splits = load(spec.data, image_size=spec.image_size, cache_dir=cache_dir, download=False)

@@ -14,6 +14,14 @@ if TYPE_CHECKING:
     from gence.lab.train.export import export_model
     from gence.lab.train.frozen import FeatureData, embed_data, is_frozen
     from gence.lab.train.predict import evaluate_model, images_to_judge, load_model, write_predictions
+    from gence.lab.train.rows import (
+        RowModel,
+        evaluate_row_model,
+        is_row_model,
+        load_row_model,
+        rows_to_judge,
+        write_row_predictions,
+    )
     from gence.lab.train.run import uses_bf16
     from gence.lab.train.task import Problem, ProblemLoader, drawn_counts, most_balanced
 

@@ -146,7 +146,7 @@ def embed_data(
 def _embed_table(spec: RunSpec, splits: RowSplits, **options: Any) -> FeatureData:
     """Features of a table's rows; what is fitted to columns is fitted on the training part alone."""
     encoder = row_encoder(EncoderModel.parse(spec.model).encoder, splits)
-    outside = {name: load_ood_rows(name, splits) for name in spec.ood}
+    outside = {name: load_ood_rows(name, splits.columns, splits.width) for name in spec.ood}
     about: dict[str, Any] = {
         "name": encoder.name, "weights": encoder.weights[:16], "features": encoder.width, "rows": splits.train.kind,
         "columns": splits.in_words(),

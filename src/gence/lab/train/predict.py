@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -117,6 +117,8 @@ def load_model(path: str | Path, device: str = "auto") -> TrainedModel:
         tensors, notes = read_tensors(path)
     except (SafetensorError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} cannot be read as safetensors: {error}; it is truncated or not a model") from error
+    if "rows" in notes:
+        raise ValueError(f"{path} is a head on the rows of a table; read it with gence.lab.train.load_row_model")
     if not {"spec", "classes", "image_shape"} <= notes.keys():
         raise ValueError(f"{path} holds tensors, but no model that gence train --save wrote: it has no spec in it")
     try:
@@ -252,18 +254,27 @@ def write_predictions(
     Returns:
         The number of images.
     """
+    return write_probabilities(
+        out, "file", model.classes, predict_folder(model, folder, offset=offset, progress=progress)
+    )
+
+
+def write_probabilities(
+    out: Path, first: str, classes: Sequence[str], predicted: Iterable[tuple[Sequence[str], Tensor]]
+) -> int:
+    """Write a CSV of predictions: what each line is about, under the name `first`, class and probabilities."""
     count = 0
     with (
         writing_file(out) as part,
         part.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file,
     ):
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["file", "predicted", "confidence", *(f"p_{name}" for name in model.classes)])
-        for names, probs in predict_folder(model, folder, offset=offset, progress=progress):
+        writer.writerow([first, "predicted", "confidence", *(f"p_{name}" for name in classes)])
+        for names, probs in predicted:
             for name, row in zip(names, probs.tolist(), strict=True):
                 best = max(range(len(row)), key=row.__getitem__)
                 shown = [f"{value:.6g}" for value in row]
-                writer.writerow([name, model.classes[best], shown[best], *shown])
+                writer.writerow([name, classes[best], shown[best], *shown])
             count += len(names)
     return count
 

@@ -11,6 +11,14 @@ if TYPE_CHECKING:
     from gence.lab.data.tables.address import TableAddress, frame_source, is_table, with_columns
     from gence.lab.data.tables.columns import Columns
     from gence.lab.data.tables.files import read_one
-    from gence.lab.data.tables.rows import RowSet, RowSplits, check_fitting, load_ood_rows, load_rows, new_rows
+    from gence.lab.data.tables.rows import (
+        RowSet,
+        RowSplits,
+        judged_rows,
+        load_ood_rows,
+        load_rows,
+        new_rows,
+        read_new_rows,
+    )
 
 __getattr__, __dir__, __all__ = front_door(__name__)

@@ -87,6 +87,10 @@ class RowSet:
         """The rows at `index`, in that order."""
         return RowSet.of(taken(self.content, index), self.labels[index], self.classes, self.name)
 
+    def at(self, index: Tensor) -> Any:
+        """The contents of some rows."""
+        return taken(self.content, index)
+
     def shown(self, index: int) -> str:
         """One row as a text for a reader, cut: a text itself, or column after column.
 
@@ -152,12 +156,17 @@ class RowSplits:
         """The class names, in label order."""
         return self.train.classes
 
+    @property
+    def width(self) -> int | None:
+        """The number of ready features; None for texts and columns."""
+        content = self.train.content
+        return content.shape[1] if isinstance(content, Tensor) else None
+
     def in_words(self) -> str:
         """What was recognised, in a sentence without its full stop."""
         if self.columns is not None:
             return self.columns.in_words()
-        content = self.train.content
-        return f"Ready features: {content.shape[1] if isinstance(content, Tensor) else 0} per row"
+        return f"Ready features: {self.width} per row"
 
 
 def load_rows(source: str | Path) -> RowSplits:
@@ -364,12 +373,13 @@ def _check_test_classes(labels: Sequence[str], names: Sequence[str], where: str)
         )
 
 
-def load_ood_rows(source: str | Path, like: RowSplits) -> RowSet:
+def load_ood_rows(source: str | Path, columns: Columns | None, width: int | None = None) -> RowSet:
     """Rows of no class: all rows of a source with the columns of the training data; labels are not needed.
 
     Args:
         source: a table; of one with parts the test part, or all where there is one part or a label is asked for.
-        like: the data they are judged beside.
+        columns: those of the training data; None for ready features.
+        width: the number of ready features.
     """
     address = TableAddress.parse(source)
     where = address.path
@@ -382,9 +392,9 @@ def load_ood_rows(source: str | Path, like: RowSplits) -> RowSet:
     for table in wanted:
         if isinstance(table, Mapping) and address.only is None and "X_test" in table:
             table = {"X": table["X_test"]}
-        content: Any = new_rows(table, like.columns, where)
+        content: Any = new_rows(table, columns, where)
         if address.only is not None:
-            labels = _plain_labels(table, like.columns)
+            labels = _plain_labels(table, columns)
             keep = [row for row, label in enumerate(labels) if label == address.only]
             content = taken(content, torch.tensor(keep, dtype=torch.long))
             count += len(keep)
@@ -399,8 +409,58 @@ def load_ood_rows(source: str | Path, like: RowSplits) -> RowSet:
         whole = pd.concat(contents, ignore_index=True)
     else:
         whole = [text for content in contents for text in content]
-    check_fitting(whole, like.train, where)
+    _check_width(whole, width, where)
     return RowSet.of(whole, torch.zeros(len(whole), dtype=torch.long), ("unlabelled",), f"{Path(where).stem}/ood")
+
+
+def read_new_rows(source: str | Path, columns: Columns | None, width: int | None = None) -> RowSet:
+    """Rows to predict: all rows of one file, of which no label is read."""
+    path = Path(TableAddress.parse(source).path).expanduser()
+    parts = read_files(path, [])
+    if len(parts) > 1:
+        raise DataError(f"{path} has the parts {', '.join(parts)}; name the file with the rows to predict")
+    content = new_rows(next(iter(parts.values())), columns, str(path))
+    _check_width(content, width, str(path))
+    return RowSet.of(content, torch.zeros(len(content), dtype=torch.long), ("unlabelled",), path.stem)
+
+
+def judged_rows(source: str, columns: Columns | None, classes: Sequence[str], trained_on: str | None) -> RowSet:
+    """Labelled rows that a model may be judged on: a source's test part, or all of one that has none.
+
+    Args:
+        source: a table with the columns of the training data.
+        columns: those columns; None for ready features.
+        classes: the model's classes; rows of others are an error.
+        trained_on: checksum of the rows that the model was trained on: of these a copy is judged on its test part.
+    """
+    address = TableAddress.parse(source)
+    where = address.path
+    if columns is not None and address.label is not None:
+        columns = replace(columns, label=address.label)
+    elif columns is not None:
+        text = columns.text
+        features = () if text is not None else columns.used
+        address = replace(address, label=columns.label, text=text, features=features)
+    try:
+        splits = load_rows(str(address))
+        if splits.train.checksum == trained_on:
+            return splits.test
+    except DataError:  # too few rows to be split, and so to have been trained on
+        pass
+    parts = read_files(Path(where).expanduser(), [])
+    whole = parts.get("all")
+    table = parts.get("test", whole if whole is not None else next(iter(parts.values())))
+    if isinstance(table, Mapping) and "X_test" in table:
+        table = {"X": table["X_test"], **({"y": table["y_test"]} if "y_test" in table else {})}
+    content, labels = _labelled(table, columns, address, where)
+    numbers = {name: k for k, name in enumerate(classes)}
+    alien = sorted({label for label in labels if label not in numbers})
+    if alien:
+        raise DataError(
+            f"{where} has the class {alien[0]!r} ({len(alien)} such), which the model does not know; remove its rows"
+        )
+    numbered = torch.tensor([numbers[label] for label in labels])
+    return RowSet.of(content, numbered, tuple(classes), f"{Path(where).stem}/test")
 
 
 def new_rows(table: Part, columns: Columns | None, where: str) -> list[str] | pd.DataFrame | Tensor:
@@ -414,10 +474,9 @@ def new_rows(table: Part, columns: Columns | None, where: str) -> list[str] | pd
     return content_of(table, columns, where)
 
 
-def check_fitting(content: Any, like: RowSet, where: str) -> None:
-    """Raise `DataError` if ready features have another width than the training part's."""
-    if isinstance(content, Tensor) and isinstance(like.content, Tensor) and content.shape[1] != like.content.shape[1]:
-        raise DataError(f"{where}: X has {content.shape[1]} features; expected {like.content.shape[1]}, as in training")
+def _check_width(content: Any, width: int | None, where: str) -> None:
+    if isinstance(content, Tensor) and width is not None and content.shape[1] != width:
+        raise DataError(f"{where}: X has {content.shape[1]} features; expected {width}, as in training")
 
 
 def _plain_labels(table: Part, columns: Columns | None) -> list[str]:

@@ -1,0 +1,131 @@
+"""Heads on rows, saved and used: the same predictions after reading, and nothing judged that was trained on."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors import safe_open
+from sklearn.datasets import load_wine
+
+from gence.lab.data import DataError, TableAddress, load_rows
+from gence.lab.features import row_encoder
+from gence.lab.features.columns import ColumnEncoder, transformer
+from gence.lab.spec import RunSpec
+from gence.lab.train import (
+    evaluate_row_model,
+    is_row_model,
+    load_model,
+    load_row_model,
+    rows_to_judge,
+    train_cohort,
+    write_row_predictions,
+)
+
+
+def wine() -> pd.DataFrame:
+    bunch = load_wine(as_frame=True)
+    frame = bunch.data.assign(cellar=np.where(bunch.data["proline"] > 700, "north", "=south"), cultivar=bunch.target)
+    frame.loc[frame.index % 7 == 0, "ash"] = np.nan
+    return frame
+
+
+def spec_of(source: str, model: str) -> RunSpec:
+    return RunSpec.from_dict({"data": source, "model": model, "loss": "gence", "recipe": "head", "seed": 0}).replace(
+        **{"recipe.epochs": 10}
+    )
+
+
+def trained(source: str, model: str, folder: Path) -> tuple[Path, float]:
+    spec = spec_of(source, model)
+    (result,) = train_cohort([spec], models_dir=folder, cache_dir=folder)
+    assert result is not None
+    return folder / f"{spec.key}.safetensors", result.metrics["accuracy"]
+
+
+@pytest.fixture
+def wine_source(tmp_path: Path) -> str:
+    wine().to_csv(tmp_path / "wine.csv", index=False)
+    return str(TableAddress(path=str(tmp_path / "wine.csv"), label="cultivar"))
+
+
+def test_columns_become_what_scikit_learn_makes_of_them() -> None:
+    frame = wine().drop(columns="cultivar")
+    frame["cellar"] = frame["cellar"].astype(object)
+    frame["batch"] = [f"b{i % 70}" if i % 3 else "" for i in range(len(frame))]
+    frame["batch"] = frame["batch"].astype(object)
+    numbers, words = [name for name in frame if frame[name].dtype == float], ["cellar", "batch"]
+    made = ColumnEncoder.fitted(frame[:120], numbers, words)
+    expected = transformer(numbers, words).fit(frame[:120]).transform(frame)
+    torch.testing.assert_close(made(frame), torch.from_numpy(expected).float())
+    read = ColumnEncoder.from_dict(json.loads(json.dumps(made.to_dict())))
+    torch.testing.assert_close(read(frame), made(frame))
+    assert (read.weights, read.width) == (made.weights, expected.shape[1])
+
+
+def test_a_model_of_columns_predicts_after_reading_as_before(wine_source: str, tmp_path: Path) -> None:
+    path, accuracy = trained(wine_source, "linear@columns", tmp_path)
+    assert is_row_model(path)
+    model = load_row_model(path)
+    rows = rows_to_judge(model)
+    assert evaluate_row_model(model, rows)["accuracy"] == pytest.approx(accuracy)
+    assert accuracy > 0.85
+    with safe_open(str(path), "pt") as file:  # plain data, and no pickle
+        assert json.loads(file.metadata()["encoder"])["categories"] == [["cellar", {"=south": 0, "north": 1}, 2]]
+    new = wine().drop(columns="cultivar").assign(cellar="unseen")
+    new.to_csv(tmp_path / "new.csv", index=False)
+    assert write_row_predictions(model, tmp_path / "new.csv", tmp_path / "out.csv") == len(new)
+    with (tmp_path / "out.csv").open(newline="") as file:
+        found = list(csv.DictReader(file))
+    assert [row["row"] for row in found] == [str(i + 1) for i in range(len(new))]
+    assert sum(float(found[3][f"p_{name}"]) for name in model.classes) == pytest.approx(1, abs=1e-4)
+    with pytest.raises(ValueError, match="read it with gence"):
+        load_model(path)
+
+
+def test_only_rows_that_were_not_trained_on_are_judged(wine_source: str, tmp_path: Path) -> None:
+    path, accuracy = trained(wine_source, "linear@columns", tmp_path)
+    model, own = load_row_model(path), Path(TableAddress.parse(wine_source).path)
+    moved = tmp_path / "moved.csv"
+    moved.write_bytes(own.read_bytes())
+    assert evaluate_row_model(model, rows_to_judge(model, str(moved)))["accuracy"] == pytest.approx(accuracy)
+    wine().sample(frac=0.5, random_state=0).to_csv(moved, index=False)
+    assert len(rows_to_judge(model, str(moved))) == len(wine()) // 2
+    wine().assign(cultivar=9).to_csv(moved, index=False)
+    with pytest.raises(DataError, match="the class '9'"):
+        rows_to_judge(model, str(moved))
+    wine().sample(frac=1, random_state=0).to_csv(own, index=False)
+    with pytest.raises(DataError, match="has changed since the model was trained"):
+        rows_to_judge(model)
+
+
+def test_a_model_of_ready_features(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    y = draw.integers(0, 3, 90)
+    np.savez(tmp_path / "f.npz", X=draw.normal(size=(3, 6))[y] * 2 + draw.normal(size=(90, 6)), y=y)
+    path, accuracy = trained(str(tmp_path / "f.npz"), "linear@features", tmp_path)
+    model = load_row_model(path)
+    assert evaluate_row_model(model, rows_to_judge(model), [str(tmp_path / "f.npz")])["accuracy"] == accuracy
+    np.savez(tmp_path / "wide.npz", X=np.zeros((2, 7)))
+    with pytest.raises(DataError, match="X has 7 features; expected 6"):
+        write_row_predictions(model, tmp_path / "wide.npz", tmp_path / "out.csv")
+    damaged = tmp_path / "damaged.safetensors"
+    damaged.write_bytes(path.read_bytes().replace(b'\\"width\\"', b'\\"wodth\\"'))
+    with pytest.raises(ValueError, match="is damaged"):
+        load_row_model(damaged)
+
+
+def test_preprocessing_sees_training_rows_alone(wine_source: str, tmp_path: Path) -> None:
+    splits = load_rows(wine_source)
+    encoder = row_encoder("columns", splits)
+    assert isinstance(encoder, ColumnEncoder)
+    name, fill, mean, _ = encoder.numbers[0]
+    train = splits.train.content
+    assert isinstance(train, pd.DataFrame)
+    assert fill == pytest.approx(float(train[name].median()))
+    assert mean == pytest.approx(float(train[name].fillna(fill).mean()))
