@@ -21,7 +21,7 @@ from torch import Tensor
 
 from gence.lab.store import environment_record
 from gence.losses.backends.triton import forward as implementation, tuning
-from gence.losses.backends.triton.problem import problem_of
+from gence.losses.backends.triton.layout import operands_of
 from gence.losses.targets import prepare_rows
 
 MEDIUM = [
@@ -176,7 +176,7 @@ def reference(logits: Tensor, target: Tensor) -> tuple[Tensor, Any]:
 
 def check(checks: list[dict[str, Any]], name: str, logits: Tensor, target: Tensor) -> None:
     """Relative errors of loss and gradient against float64, and whether two runs agree where they must."""
-    problem = problem_of(prepare_rows(logits, target, None, -100, "mean", 0.0), 0.0, None)
+    problem = operands_of(prepare_rows(logits, target, None, -100, "mean", 0.0), 0.0, None)
     before = logits.clone()
     loss, saved = implementation.forward(problem, logits, None, True)
     grad, _ = implementation.backward(problem, saved, loss.new_ones(()), logits, None, False)
@@ -241,7 +241,7 @@ def check_corners(checks: list[dict[str, Any]], device: torch.device) -> None:
 def measure(name: str, logits: Tensor, target: Tensor, setting: dict[str, Any]) -> dict[str, Any]:
     """Median times of forward and backward, kernels alone, under one setting."""
     n, K = logits.shape
-    problem = problem_of(prepare_rows(logits, target, None, -100, "mean", 0.0), 0.0, None)
+    problem = operands_of(prepare_rows(logits, target, None, -100, "mean", 0.0), 0.0, None)
     upstream = torch.ones((), device=logits.device)
     small = logits.numel() * logits.element_size() < 200 << 20
     flush = torch.empty(256 << 20, dtype=torch.uint8, device=logits.device) if small else None

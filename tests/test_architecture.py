@@ -86,7 +86,7 @@ def test_other_rooms_are_entered_by_the_front_door() -> None:
         ("cli/data.py", "from gence.lab.data.images import ImageSet"),
         ("lab/report/page.py", "def late():\n    from gence.lab.store import record"),
         ("lab/sweep/run.py", "if TYPE_CHECKING:\n    from gence.lab.train.task import Problem"),
-        ("theory/risk.py", "import gence.losses.targets"),
+        ("theory/scores.py", "import gence.losses.targets"),
     ],
 )
 def test_a_deep_import_is_found(planted, file: str, line: str) -> None:

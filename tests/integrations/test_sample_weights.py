@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 import gence
-from gence.integrations.sample_weights import weighted_loss
+from gence.integrations.inputs import weighted_loss
 
 WEIGHTS = torch.tensor([2, 0, 1, 3, 1, 0, 4], dtype=torch.float64)
 CLASS_WEIGHT = torch.tensor([0.5, 2.0, 1.0], dtype=torch.float64)

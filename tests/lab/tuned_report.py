@@ -6,8 +6,7 @@ from gence.lab.spec.loss import LossSpec
 from gence.lab.spec.run import RunSpec
 from gence.lab.store.store import Store
 from gence.lab.sweep.trials import TunedLoss
-from gence.lab.sweep.tuned_files import save_tuned
-from gence.lab.sweep.tuning import TuneReport
+from gence.lab.sweep.tuning import TuneReport, save_tuned
 
 
 def tuned_report(store: Store) -> TuneReport:

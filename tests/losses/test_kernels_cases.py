@@ -398,14 +398,14 @@ def test_second_derivative_and_second_backward_pass(regime):
 
 
 def test_a_label_out_of_range_is_nan_on_a_device_that_is_not_looked_at():
-    from gence.losses.backends.triton import eager_loss, problem_of
+    from gence.losses.backends.triton import eager_loss, operands_of
     from gence.losses.targets import Rows
 
     logits, target = make("index", 6, 5, torch.float32)
     target[1] = 99
     for weight in (None, torch.zeros(5).to(DEVICE).index_fill(0, target[:1], 1.0)):
         rows = Rows(logits, target, None, None, weight, -100, 0.0, "sum", target.shape, torch.float32)
-        assert bool(eager_loss(rows, problem_of(rows, 0.0, None), None).isnan())
+        assert bool(eager_loss(rows, operands_of(rows, 0.0, None), None).isnan())
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")

@@ -19,7 +19,7 @@ from gence.losses.backends.triton import (  # noqa: E402
     layout,
     plans as usual_call,
 )
-from gence.losses.backends.triton.problem import problem_of  # noqa: E402
+from gence.losses.backends.triton.layout import operands_of  # noqa: E402
 from gence.losses.targets import prepare_rows  # noqa: E402
 
 STREAMED = ["stream_pulls", "stream_pulls", "stream_gradient", "stream_gradient"]
@@ -104,7 +104,7 @@ def test_kernels_compile_for_a_gpu(shape, dtype, kind, settings, kernels, launch
     logits = torch.zeros(shape, dtype=dtype)
     arguments = {"label_smoothing": 0.0, "anchor": 0.0, **settings}
     rows = prepare_rows(logits, target_of(kind, *shape), None, -100, "mean", arguments["label_smoothing"])
-    problem = problem_of(rows, arguments["anchor"], None)
+    problem = operands_of(rows, arguments["anchor"], None)
     _, saved = implementation.forward(problem, logits, None, with_grad=True)
     implementation.backward(problem, saved, torch.ones(()), logits, None, need_context=False)
     assert launched == kernels

@@ -21,7 +21,7 @@ ONE_FILE = '''
 """Three seeds of two losses on the digits."""
 
 from gence.lab.spec import RunSpec
-from gence.paper.drawing import panels_drawing
+from gence.paper.exhibit_table import panels_drawing
 from gence.paper.exhibit import SIX_LOSSES, Exhibit, RunRow
 from gence.paper.records import measure
 from gence.paper.exhibit_registry import Entry

@@ -7,7 +7,7 @@ from gence.lab.spec.recipe import RECIPES
 from gence.lab.store.record import RunResult
 from gence.lab.store.store import Store
 from gence.lab.sweep.search import cell_name
-from gence.lab.sweep.tuned_files import load_tuned, merge_tuned, save_tuned, tuned_specs
+from gence.lab.sweep.tuning import load_tuned, merge_tuned, save_tuned, tuned_specs
 from gence.paper.exhibit_registry import shown
 from gence.paper.studies.tuned import TUNED_LOSSES, tuned
 from tests.lab.tuned_report import tuned_report

@@ -22,9 +22,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from gence.integrations.images import image_features
+from gence.integrations.inputs import image_features, weighted_loss
 from gence.integrations.linear import LinearProblem, chosen_decay, distinct_rows
-from gence.integrations.sample_weights import weighted_loss
 from gence.losses import create_loss, loss_info
 
 

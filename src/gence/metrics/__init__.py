@@ -19,14 +19,20 @@ if TYPE_CHECKING:
         reliability_bins,
     )
     from gence.metrics.classification import (
+        RiskCoverage,
+        area_under_risk_coverage,
         balanced_accuracy,
         brier_score,
         confusion_matrix,
+        excess_area_under_risk_coverage,
+        label_distribution,
+        marginal_divergence,
         negative_log_likelihood,
         per_class_accuracy,
+        predicted_marginal,
+        risk_coverage_curve,
         top1_accuracy,
     )
-    from gence.metrics.marginal import label_distribution, marginal_divergence, predicted_marginal
     from gence.metrics.ood import (
         ScoreHistograms,
         aupr_in,
@@ -39,12 +45,6 @@ if TYPE_CHECKING:
         score_histograms,
     )
     from gence.metrics.recalibration import ScoreParts, best_temperature, score_parts
-    from gence.metrics.selective import (
-        RiskCoverage,
-        area_under_risk_coverage,
-        excess_area_under_risk_coverage,
-        risk_coverage_curve,
-    )
     from gence.metrics.stats import (
         PairedDifference,
         Summary,

@@ -1,15 +1,26 @@
-"""How often the prediction is right, and how good its probabilities are as a whole.
+"""How often the prediction is right, how good its probabilities are as a whole, and what they say of the classes.
 
 All results are float64 tensors on the device of the input. The predicted class is the arg max; of equal scores the
 lowest class index wins (`torch.argmax`'s rule), so a constant prediction counts as class 0.
+
+Generative cross-entropy leaves the predicted class marginal almost free while predictions are sharp; a model whose
+predictions have slid into a few classes shows in its divergence from the prior first, on its own training set.
+
+Selective prediction answers only where confidence is high. Rows of equal confidence have no order: wherever a coverage
+cuts through them, the risk is its mean over all their orders (errors spread evenly), so the curve does not depend on
+the order in which the rows come; a stable sort, as in most code, would make a constant confidence look good or bad by
+luck.
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from gence.metrics._checks import as_class_scores, as_logits, as_probs, as_target
+from gence.metrics._checks import as_class_scores, as_correct, as_labels, as_logits, as_probs, as_scores, as_target
 
 
 def top1_accuracy(scores: Tensor, target: Tensor) -> Tensor:
@@ -140,3 +151,146 @@ def residual_of(probs: Tensor, labels: Tensor) -> Tensor:
     """p_k - 1[k = y], (n, K)."""
     at = labels[:, None]
     return probs.scatter(1, at, probs.gather(1, at) - 1)
+
+
+def label_distribution(target: Tensor, classes: int) -> Tensor:
+    """Share of each class among the labels, (K,) float64.
+
+    Args:
+        target: (n,) class indices.
+        classes: K; classes without a label get 0.
+
+    Example:
+        >>> import torch
+        >>> label_distribution(torch.tensor([0, 0, 2, 1]), classes=4).tolist()
+        [0.5, 0.25, 0.25, 0.0]
+    """
+    if isinstance(classes, bool) or not isinstance(classes, int) or classes < 1:
+        raise ValueError(f"classes: {classes!r} was given, a whole number of at least 1 expected.")
+    labels = as_labels(target, classes)
+    return torch.bincount(labels, minlength=classes).double() / len(labels)
+
+
+def predicted_marginal(logits: Tensor) -> Tensor:
+    """Mean over the rows of softmax(logits), (K,) float64.
+
+    Args:
+        logits: (n, K).
+
+    Example:
+        >>> import torch
+        >>> predicted_marginal(torch.tensor([[0.0, 0.0], [99.0, 0.0]])).tolist()
+        [0.75, 0.25]
+    """
+    return as_logits(logits).softmax(dim=1).mean(dim=0)
+
+
+def marginal_divergence(logits: Tensor, prior: Tensor) -> Tensor:
+    """KL(prior || predicted marginal) in nats: 0 without drift, and without an upper bound.
+
+    Computed in log space, so it stays finite where a class's marginal underflows; it is inf only where a class of
+    positive prior is ruled out in every row (logit -inf).
+
+    Args:
+        logits: (n, K).
+        prior: (K,), at least 0 and summing to 1; a class of prior 0 adds nothing.
+
+    Example:
+        >>> import torch
+        >>> marginal_divergence(torch.zeros(5, 2), torch.tensor([0.5, 0.5])).item()
+        0.0
+    """
+    values = as_logits(logits)
+    classes = values.shape[1]
+    if not isinstance(prior, Tensor) or prior.shape != (classes,):
+        seen = tuple(prior.shape) if isinstance(prior, Tensor) else type(prior).__name__
+        raise ValueError(f"prior: {seen} was given, a tensor of shape ({classes},) expected: one share for each class.")
+    shares = as_probs(prior[None], "prior")[0].to(values.device)
+    log_marginal = values.log_softmax(dim=1).logsumexp(dim=0) - math.log(len(values))  # (K,)
+    # xlogy gives 0 log 0 = 0, and the where does the same for a class of prior 0 that is ruled out everywhere.
+    cross = torch.where(shares > 0, shares * log_marginal, 0.0)
+    return (torch.xlogy(shares, shares) - cross).sum().clamp(min=0.0)  # KL >= 0; rounding may leave -1e-17
+
+
+@dataclass(frozen=True)
+class RiskCoverage:
+    """The curve of error rate against the share of rows answered, most confident first.
+
+    Attributes:
+        coverage: (n,) float64, 1/n, 2/n, ..., 1.
+        risk: (n,) float64, the error rate among the rows answered.
+    """
+
+    coverage: Tensor
+    risk: Tensor
+
+
+def risk_coverage_curve(confidence: Tensor, correct: Tensor) -> RiskCoverage:
+    """Error rate among the k most confident rows, for k = 1 .. n.
+
+    Args:
+        confidence: (n,), higher = answered earlier; any score does.
+        correct: (n,) bool, whether the prediction is right.
+
+    Example:
+        >>> import torch
+        >>> curve = risk_coverage_curve(torch.tensor([0.9, 0.5, 0.5]), torch.tensor([True, True, False]))
+        >>> [round(risk, 4) for risk in curve.risk.tolist()]  # the two ties share their one error
+        [0.0, 0.25, 0.3333]
+    """
+    values = as_scores(confidence, "confidence")
+    return curve_of(values, as_correct(correct, values))
+
+
+def area_under_risk_coverage(confidence: Tensor, correct: Tensor) -> Tensor:
+    """AURC: mean over k = 1 .. n of the error rate among the k most confident rows; lower is better.
+
+    Constant confidence gives the error rate itself.
+
+    Args:
+        confidence: (n,), higher = answered earlier.
+        correct: (n,) bool.
+
+    Example:
+        >>> import torch
+        >>> area_under_risk_coverage(torch.tensor([0.9, 0.1]), torch.tensor([True, False])).item()
+        0.25
+    """
+    return risk_coverage_curve(confidence, correct).risk.mean()
+
+
+def excess_area_under_risk_coverage(confidence: Tensor, correct: Tensor) -> Tensor:
+    """AURC minus that of a perfect confidence for the same predictions, which puts all errors last; at least 0.
+
+    Takes the accuracy out of the AURC: what is left is the ranking. The perfect curve is summed, not approximated.
+
+    Args:
+        confidence: (n,), higher = answered earlier.
+        correct: (n,) bool.
+
+    Example:
+        >>> import torch
+        >>> excess_area_under_risk_coverage(torch.tensor([0.9, 0.1]), torch.tensor([True, False])).item()
+        0.0
+        >>> excess_area_under_risk_coverage(torch.tensor([0.1, 0.9]), torch.tensor([True, False])).item()
+        0.5
+    """
+    values = as_scores(confidence, "confidence")
+    flags = as_correct(correct, values)
+    # The flags themselves are the perfect confidence: right before wrong.
+    return curve_of(values, flags).risk.mean() - curve_of(flags.double(), flags).risk.mean()
+
+
+def curve_of(confidence: Tensor, correct: Tensor) -> RiskCoverage:
+    """The curve from checked input."""
+    n = len(confidence)
+    order = confidence.argsort(descending=True)
+    ascending = confidence.sort().values
+    ranked = confidence[order]
+    before = n - torch.searchsorted(ascending, ranked, right=True)  # rows above the ties
+    through = n - torch.searchsorted(ascending, ranked)  # rows above or among them
+    wrong = torch.cat([correct.new_zeros(1, dtype=torch.int64), (~correct[order]).cumsum(0)])  # (n + 1,), exact
+    answered = torch.arange(1, n + 1, device=confidence.device)
+    share = (answered - before).double() / (through - before)
+    errors = wrong[before] + share * (wrong[through] - wrong[before])
+    return RiskCoverage(coverage=answered.double() / n, risk=errors / answered)

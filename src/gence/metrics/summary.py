@@ -13,9 +13,8 @@ from gence.metrics.calibration import (
     debiased_error_of,
     ks_error_of,
 )
-from gence.metrics.classification import brier_of, confusion_of, nll_of, recall_of
+from gence.metrics.classification import brier_of, confusion_of, curve_of, nll_of, recall_of
 from gence.metrics.ood import aupr_in, aupr_out, auroc, fpr_at_tpr, negative_energy, negative_entropy_of
-from gence.metrics.selective import curve_of
 
 
 def classification_metrics(logits: Tensor, target: Tensor, bins: int = 15) -> dict[str, float]:

@@ -20,9 +20,9 @@ import pandas as pd
 from gence.lab.report import markdown_table
 from gence.lab.store import Store, environment_record
 from gence.metrics import Summary, summarize
-from gence.paper.drawing import Drawing
 from gence.paper.exhibit import ANCHORED, DATA_TITLES, MODEL_TITLES, OFFSET, SIX_LOSSES, Column
 from gence.paper.exhibit_registry import Asked, entries, shown
+from gence.paper.exhibit_table import Drawing
 
 
 def study_record(study: str, accuracies: Mapping[tuple[str, str], Sequence[float]], *, rows_are: str) -> dict[str, Any]:

@@ -15,9 +15,8 @@ from pathlib import Path
 from gence.lab.report import Table
 from gence.lab.spec import Recipe, RunSpec, SpecError, check_choice, named_recipe
 from gence.lab.store import Store
-from gence.paper.drawing import Drawing
 from gence.paper.exhibit import Exhibit
-from gence.paper.exhibit_table import exhibit_table
+from gence.paper.exhibit_table import Drawing, exhibit_table
 from gence.paper.records import is_ours, measure
 
 _FOLDERS = ("gence.paper.exhibits", "gence.paper.studies")

@@ -14,9 +14,9 @@ from gence._version import __version__
 from gence.lab.report import Cell, Mark, Table, as_svg, colour_variables, inlined, marks_for
 from gence.lab.spec import named_recipe
 from gence.lab.store import Store, replace_file
-from gence.paper.drawing import Drawing
 from gence.paper.exhibit import COLUMNS
 from gence.paper.exhibit_registry import Asked, entries, shown
+from gence.paper.exhibit_table import Drawing
 
 _NUMBER = re.compile(r"[+-]?\d")
 _NO_NUMBER = re.compile(r"missing|out$|–|$")

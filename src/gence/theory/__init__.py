@@ -15,18 +15,21 @@ from gence.theory.populations import (
     proportional_population,
     random_population,
 )
-from gence.theory.risk import anchor_term, excess_risk, log_sum_terms, risk
 from gence.theory.scores import (
     GenCE,
     Pointwise,
     Score,
+    anchor_term,
     brier,
     cross_entropy,
+    excess_risk,
     focal,
     generalised_cross_entropy,
     generalised_cross_entropy_minimiser,
+    log_sum_terms,
     mean_absolute_error,
     mean_absolute_error_minimiser,
+    risk,
 )
 from gence.theory.verify import Check, verify
 

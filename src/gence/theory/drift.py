@@ -7,7 +7,8 @@ all rows are alike. The Hessian in b is, with A_j = diag(p_j) - p_j p_j^T and om
     H = (1/n) sum_j A_j - sum_k rho_k [ sum_j omega_jk A_j - Cov_{omega_k}(p_j) ],      rho_k = T_k/n - anchor * pi_k,
 
 where cross-entropy has rho = 0. Once the marginal is right (S = T), the A_j cancel and only the covariances are left:
-there GenCE is convex in b. Away from it, it need not be.
+there GenCE is convex in b. Away from it, it need not be. Below, the same is measured on a small network while it learns
+digits.
 """
 
 from __future__ import annotations

@@ -12,8 +12,7 @@ from gence.theory.drift import curvature_while_training, toy_curvature, toy_plat
 from gence.theory.finite_batch import batch_size_table
 from gence.theory.minimise import equivalence_family
 from gence.theory.populations import proportional_population, random_population
-from gence.theory.risk import anchor_term, excess_risk, log_sum_terms
-from gence.theory.scores import GenCE, cross_entropy
+from gence.theory.scores import GenCE, anchor_term, cross_entropy, excess_risk, log_sum_terms
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

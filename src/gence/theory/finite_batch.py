@@ -24,8 +24,7 @@ from torch import Tensor
 from gence.theory._checks import checked_count
 from gence.theory.minimise import MOST_STEPS, Minimisers, minimise_objective
 from gence.theory.populations import Population, check_population
-from gence.theory.risk import checked_log_forecast, risk
-from gence.theory.scores import GenCE
+from gence.theory.scores import GenCE, checked_log_forecast, risk
 
 _ENTRIES_AT_ONCE = 2_000_000  # of a (forecasts, batches, m, K) table: 16 MB, a few of which are held
 _SMALLEST_SUM = 1e-290  # a sum of exponentials below it has lost digits, or all of them
@@ -33,7 +32,16 @@ _SMALLEST_SUM = 1e-290  # a sum of exponentials below it has lost digits, or all
 
 @dataclass(frozen=True, eq=False)
 class LogSumRisk:
-    """The function f above, and its derivatives in the logits z of p = softmax(z).
+    """A risk that is a sum of log-sums of a forecast, with gradient and Hessian in the logits z of p = softmax(z).
+
+    With u = log p, the expected batch loss of GenCE is
+
+        f(u) = constant - sum_xk linear_xk u_xk + sum_k sum_b weights_bk log sum_x counts_bx exp(u_xk),
+
+    b running over batches. No log-sum couples two classes. For class k let omega_bx be counts_bx exp(u_xk) over its sum
+    in x: the Hessian in u_k is diag(sum_b weights_bk omega_b) - sum_b weights_bk omega_b omega_b^T, a matrix product
+    over one table. Automatic differentiation would take such a table for each of the mK rows of the Hessian, and hold
+    them all.
 
     Attributes:
         constant: 0-dim, what does not depend on the forecast.

@@ -14,8 +14,7 @@ from torch import Tensor
 from gence.losses import check_number
 from gence.theory._checks import check_tensor, checked_count, checked_seed
 from gence.theory.populations import Population, check_population, completeness
-from gence.theory.risk import expected_score
-from gence.theory.scores import Score, check_score
+from gence.theory.scores import Score, check_score, expected_score
 
 _STEP_SIZES = tuple(2.0**-i for i in range(12))
 _LONGEST_STEP = 4.0  # in logits: a risk that is minimised at infinity must not overflow on the way

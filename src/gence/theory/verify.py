@@ -19,15 +19,16 @@ from gence.theory.populations import (
     proportional_population,
     random_population,
 )
-from gence.theory.risk import excess_risk, log_sum_terms
 from gence.theory.scores import (
     GenCE,
     Score,
     brier,
     cross_entropy,
+    excess_risk,
     focal,
     generalised_cross_entropy,
     generalised_cross_entropy_minimiser,
+    log_sum_terms,
     mean_absolute_error,
     mean_absolute_error_minimiser,
 )

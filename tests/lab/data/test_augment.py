@@ -4,7 +4,7 @@ import pytest
 import torch
 from torchvision.transforms.v2 import functional as tv
 
-from gence.lab.data.augment.crop_flip import crop_and_flip, draw_crop_flip, flip, normalize, padded_crop
+from gence.lab.data.augment.epoch import crop_and_flip, draw_crop_flip, flip, normalize, padded_crop
 
 
 def random_images(n: int, channels: int, size: int, seed: int = 0) -> torch.Tensor:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gence.lab.data.augment.crop_flip import EpochAugmenter, crop_and_flip, draw_crop_flip
+from gence.lab.data.augment.epoch import EpochAugmenter, crop_and_flip, draw_crop_flip
 from gence.lab.data.augment.randaugment import draw_randaugment, randaugment
 
 EVERYTHING = EpochAugmenter(crop_padding=4, flip=True, randaugment_ops=2, randaugment_magnitude=9)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy import stats
 
-from gence.lab.data.augment.mixing import MixDraws, apply_mixing, draw_mixing
+from gence.lab.data.augment.epoch import MixDraws, apply_mixing, draw_mixing
 
 
 def draw(

@@ -157,7 +157,7 @@ def test_rows_streamed_from_a_file_train_alike(monkeypatch: pytest.MonkeyPatch) 
     half = HeadProblem(rows.features.half(), rows.labels, 3)
     run = HeadRun(loss=LossSpec.parse("gence"), recipe=QUICK)
     (kept,) = train_heads([half], [run])
-    monkeypatch.setattr("gence.lab.features.heads.rows.IN_MEMORY", 0)
+    monkeypatch.setattr("gence.lab.features.heads.problem.IN_MEMORY", 0)
     (streamed,) = train_heads([half], [run])
     torch.testing.assert_close(kept.head.tensors["weight"], streamed.head.tensors["weight"])
 

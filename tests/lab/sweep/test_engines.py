@@ -11,8 +11,8 @@ import pytest
 from gence.lab.store.store import Store
 from gence.lab.sweep.claims import Claims
 from gence.lab.sweep.engines import create_engine
-from gence.lab.sweep.engines.engine import LocalEngine
 from gence.lab.sweep.engines.processes import ProcessEngine, visible_gpus
+from gence.lab.sweep.queue import LocalEngine
 from gence.lab.sweep.run import run_grid
 from tests.lab.tiny_trainer import make_specs, train
 

@@ -8,7 +8,6 @@ import sys
 
 import pytest
 from filelock import FileLock
-from optuna.trial import TrialState
 
 from gence.lab.spec.fields import SpecError
 from gence.lab.spec.loss import LossSpec
@@ -19,6 +18,8 @@ from gence.lab.sweep import search
 from gence.lab.sweep.trials import LossTrials, TuneSettings
 from gence.lab.sweep.tuning import TuneReport, tune, tuned_grid
 from tests.lab.tiny_trainer import make_specs, train
+
+TrialState = pytest.importorskip("optuna.trial").TrialState
 
 LOSSES = ("ce", "gence", "gence(anchor=tune)")
 SETTINGS = TuneSettings(trials=6, batch=3, rungs=(0.5, 1.0), seeds=(1000, 1001))

@@ -13,7 +13,7 @@ from gence.lab.spec.run import RunSpec
 from gence.lab.store.files import StoreError
 from gence.lab.store.store import Store
 from gence.lab.sweep.search import cells_to_tune
-from gence.lab.sweep.tuned_files import load_tuned, merge_tuned, save_tuned, tuned_specs
+from gence.lab.sweep.tuning import load_tuned, merge_tuned, save_tuned, tuned_specs
 from tests.lab.tuned_report import tuned_report
 
 

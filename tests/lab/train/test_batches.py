@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gence.lab.data.augment.crop_flip import normalize
+from gence.lab.data.augment.epoch import normalize
 from gence.lab.train import batches as feed_module
 from gence.lab.train.batches import EpochFeed
 from gence.lab.train.task import DeviceImages, Problem

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from gence.lab.data.augment.crop_flip import normalize
+from gence.lab.data.augment.epoch import normalize
 from gence.lab.models import create_model
 from gence.lab.spec.run import ood_name
 from gence.lab.train.evaluate import evaluate, predict_logits, score

@@ -251,7 +251,7 @@ def read_parts(
         if source in KNOWN:
             return _read_known(KNOWN[source], wanted, options)
         if source.startswith(HUB_PREFIX):
-            from gence.lab.data.hub import read_hub
+            from gence.lab.data.download import read_hub
 
             return read_hub(source[len(HUB_PREFIX) :], wanted, options)
     paths = container_paths(source, options.data_dir)

@@ -22,8 +22,7 @@ from gence.lab.store import files, record
 from gence.lab.store.check import MergeReport, StoreCheck, leftovers
 from gence.lab.store.environment import environment_record
 from gence.lab.store.files import NewerVersionError, StoreError
-from gence.lab.store.pack import Pack
-from gence.lab.store.predictions import Predictions
+from gence.lab.store.pack import Pack, Predictions
 from gence.lab.store.record import Record, RunResult
 
 if TYPE_CHECKING:

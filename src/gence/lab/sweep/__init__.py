@@ -11,7 +11,15 @@ if TYPE_CHECKING:
     from gence.lab.sweep.search import cell_name, cells, cells_to_tune
     from gence.lab.sweep.trainers import CohortTrainer, LoggedTrainer, TensorBoardLog, check_ready, check_tunable
     from gence.lab.sweep.trials import TunedLoss, TuneSettings
-    from gence.lab.sweep.tuned_files import all_tuned, load_tuned, merge_tuned, save_tuned, tuned_specs
-    from gence.lab.sweep.tuning import TuneReport, tune, tuned_grid
+    from gence.lab.sweep.tuning import (
+        TuneReport,
+        all_tuned,
+        load_tuned,
+        merge_tuned,
+        save_tuned,
+        tune,
+        tuned_grid,
+        tuned_specs,
+    )
 
 __getattr__, __dir__, __all__ = front_door(__name__)

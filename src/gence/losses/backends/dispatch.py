@@ -332,7 +332,7 @@ def _by_triton(call: Call) -> Tensor:
     from gence.losses.backends import triton as kernels  # not above: Triton may be missing
 
     compute = kernels.compiled_loss if torch.compiler.is_compiling() else kernels.eager_loss
-    losses: Tensor = compute(rows, kernels.problem_of(rows, call.anchor, call.prior), context)
+    losses: Tensor = compute(rows, kernels.operands_of(rows, call.anchor, call.prior), context)
     return losses.reshape(rows.shape) if rows.reduction == "none" else losses
 
 

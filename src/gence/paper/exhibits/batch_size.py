@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from gence.lab.report import figure_style, marks_for
 from gence.lab.spec import RECIPES, Recipe
-from gence.paper.drawing import Drawing
 from gence.paper.exhibit import MODEL_TITLES, Column, Exhibit, RunRow, cell
 from gence.paper.exhibit_registry import Asked, Entry
+from gence.paper.exhibit_table import Drawing
 from gence.paper.records import MeasuredRow, measure
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from gence.lab.report import INK, figure_style, marks_for
 from gence.lab.spec import Recipe
 from gence.lab.store import Record
-from gence.paper.drawing import Drawing
 from gence.paper.exhibit import COLUMNS, MODEL_TITLES, Column, Exhibit, RunRow, cell
 from gence.paper.exhibit_registry import Asked, Entry
+from gence.paper.exhibit_table import Drawing
 from gence.paper.records import Reader
 
 if TYPE_CHECKING:

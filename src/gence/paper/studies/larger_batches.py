@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from gence.lab.report import marks_for
 from gence.lab.spec import LossSpec, Recipe
-from gence.paper.drawing import Drawing, panels_drawing
 from gence.paper.exhibit import ANCHORED, Column, Exhibit
 from gence.paper.exhibit_registry import Asked, Entry
+from gence.paper.exhibit_table import Drawing, panels_drawing
 from gence.paper.records import MeasuredRow, measure
 from gence.paper.studies.evidence import HOW_JUDGED
 from gence.paper.studies.remedies import BATCH_SIZES, OURS, PLAIN, N, remedies

@@ -20,10 +20,9 @@ from gence.lab.report import PAPER, Cell, Row, Table, marks_for
 from gence.lab.spec import RECIPES, LossSpec, Recipe
 from gence.lab.store import Store
 from gence.metrics import summarize
-from gence.paper.drawing import Drawing, panels_drawing
 from gence.paper.exhibit import ANCHORED, DATA_TITLES, MODEL_TITLES, OFFSET, Column, Exhibit, RunRow, cell
 from gence.paper.exhibit_registry import Asked, Entry, View, assumed
-from gence.paper.exhibit_table import ABSENT, best_column, measured_cell, text_cell
+from gence.paper.exhibit_table import ABSENT, Drawing, best_column, measured_cell, panels_drawing, text_cell
 from gence.paper.records import Measured, MeasuredRow, Reader, measure
 from gence.paper.studies.evidence import HOW_JUDGED, Evidence, against, mean_ranks
 

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from gence.lab.report import Cell, Row, Table, marks_for
-from gence.paper.drawing import Drawing, panels_drawing
 from gence.paper.exhibit import ANCHORED
 from gence.paper.exhibit_registry import Asked, Entry, View
-from gence.paper.exhibit_table import ABSENT, text_cell
+from gence.paper.exhibit_table import ABSENT, Drawing, panels_drawing, text_cell
 from gence.paper.studies.evidence import OUT, Course, SettingCourses, read_courses
 from gence.paper.studies.remedies import CE, PLAIN, START, remedies
 

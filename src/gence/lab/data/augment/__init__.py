@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from gence._front_door import front_door
 
 if TYPE_CHECKING:
-    from gence.lab.data.augment.crop_flip import EpochAugmenter, EpochDraws, normalize
-    from gence.lab.data.augment.mixing import MixDraws, apply_mixing, draw_mixing
+    from gence.lab.data.augment.epoch import EpochAugmenter, EpochDraws, MixDraws, apply_mixing, draw_mixing, normalize
 
 __getattr__, __dir__, __all__ = front_door(__name__)

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from gence.lab.features.heads.gradients import StackedLoss
-from gence.lab.features.heads.problem import HeadProblem, HeadRun, TrainedHead
-from gence.lab.features.heads.rows import GroupRows, collected, rotates
+from gence.lab.features.heads.problem import GroupRows, HeadProblem, HeadRun, TrainedHead, collected, rotates
 from gence.lab.features.heads.stacks import create_stack
 
 _MEMORY = 10

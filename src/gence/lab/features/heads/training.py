@@ -17,8 +17,15 @@ from torch import Tensor
 
 from gence.lab.features.heads.full_batch import solve
 from gence.lab.features.heads.gradients import StackedLoss
-from gence.lab.features.heads.problem import HeadProblem, HeadRun, TrainedHead, check_head_recipe
-from gence.lab.features.heads.rows import GroupRows, collected, rotates
+from gence.lab.features.heads.problem import (
+    GroupRows,
+    HeadProblem,
+    HeadRun,
+    TrainedHead,
+    check_head_recipe,
+    collected,
+    rotates,
+)
 from gence.lab.features.heads.stacks import CosineStack, LinearStack, MLPStack, create_stack
 from gence.lab.spec import Recipe, anchor_shares, learning_rates, stream
 

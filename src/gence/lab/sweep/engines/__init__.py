@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from gence.lab.spec import check_choice
-from gence.lab.sweep.engines.engine import Capacity, Control, Engine, LocalEngine
+from gence.lab.sweep.queue import Capacity, Control, Engine, LocalEngine
 
 ENGINES = ("local", "gpus", "processes", "ray")
 """The names `create_engine` knows."""

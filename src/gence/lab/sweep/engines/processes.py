@@ -18,8 +18,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from gence.lab.store import StoreError
-from gence.lab.sweep.engines.engine import Capacity, Control, fraction
-from gence.lab.sweep.queue import CohortQueue
+from gence.lab.sweep.queue import Capacity, CohortQueue, Control, fraction
 from gence.lab.sweep.worker import Outcome, Task, WorkOptions, perform
 
 _POLL_S = 0.5

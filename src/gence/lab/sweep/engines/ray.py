@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gence.lab.store import StoreError
-from gence.lab.sweep.engines.engine import Capacity, Control
-from gence.lab.sweep.queue import CohortQueue
+from gence.lab.sweep.queue import Capacity, CohortQueue, Control
 from gence.lab.sweep.worker import Outcome, Task, WorkOptions, perform
 
 _POLL_S = 0.5

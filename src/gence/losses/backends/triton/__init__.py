@@ -15,9 +15,9 @@ underflow are summed again in log space, without the host looking.
 """
 
 from gence.losses.backends.triton.forward import is_tiny
+from gence.losses.backends.triton.layout import operands_of
 from gence.losses.backends.triton.operator import compiled_loss, eager_loss
 from gence.losses.backends.triton.plans import plan_of
-from gence.losses.backends.triton.problem import problem_of
 from gence.losses.backends.triton.tuning import fingerprint
 
-__all__ = ["compiled_loss", "eager_loss", "fingerprint", "is_tiny", "plan_of", "problem_of"]
+__all__ = ["compiled_loss", "eager_loss", "fingerprint", "is_tiny", "operands_of", "plan_of"]

@@ -18,15 +18,19 @@ from gence.losses.backends.triton.kernels import (
     stream_pulls,
 )
 from gence.losses.backends.triton.layout import (
+    NO_TARGET,
+    NONE,
+    WITHOUT_ANCHOR,
+    Operands,
     alignment,
     group_layout,
+    operands_key,
     padded_classes,
     pieces,
-    problem_key,
     row_layout,
     stream_plan,
+    target_arguments,
 )
-from gence.losses.backends.triton.problem import NO_TARGET, NONE, WITHOUT_ANCHOR, Problem, target_arguments
 from gence.losses.formula import anchor_term, class_prior, marginal_divergence
 from gence.losses.targets import class_mass, target_sum
 
@@ -34,13 +38,13 @@ _LABEL_ROWS = 128  # rows of a program that writes labels' gradients
 
 
 def gradient(
-    problem: Problem, values: Tensor, classes: Tensor, stats: Tensor, upstream: Tensor, is_context: bool = False
+    operands: Operands, values: Tensor, classes: Tensor, stats: Tensor, upstream: Tensor, is_context: bool = False
 ) -> Tensor:
     """The gradient of the logits, or of the context."""
     n, K = values.shape
     padded, tune = padded_classes(K), tuning.current()
-    source = None if is_context else problem
-    per_row = problem.reduction == NONE
+    source = None if is_context else operands
+    per_row = operands.reduction == NONE
     targets, (mode, weighted, smooth) = target_arguments(source, values)
     common = (values, *targets[:4], classes, stats, upstream)
     sizes = (n, values.stride(0), *targets[4:])
@@ -50,11 +54,11 @@ def gradient(
     if layout is not None and layout[1] <= tune.rows_elements:
         tile_rows, columns, programs, warps = layout
         static: tuple[Any, ...] = (K, padded, alignment(values), tile_rows, columns, *settings)
-        key: tuple[Any, ...] = (problem_key(source, values, static), upstream.dtype)
+        key: tuple[Any, ...] = (operands_key(source, values, static), upstream.dtype)
         launch(rows_backward, programs, warps, key, (*common, grad, *sizes, *static))
     elif tune.long_columns >= K:
         static = (K, padded, alignment(values), min(tune.long_part, power_of_two(K)), *settings)
-        key = (problem_key(source, values, static), upstream.dtype)
+        key = (operands_key(source, values, static), upstream.dtype)
         launch(long_rows_backward, n, tune.long_warps, key, (*common, grad, *sizes, *static))
     elif (group := group_layout(values, source)) is not None:
         _by_groups(source, values, classes, stats, upstream, grad, group, per_row)
@@ -64,12 +68,12 @@ def gradient(
 
 
 def _by_groups(
-    problem: Problem | None, values: Tensor, classes: Tensor, stats: Tensor, upstream: Tensor, grad: Tensor,
+    operands: Operands | None, values: Tensor, classes: Tensor, stats: Tensor, upstream: Tensor, grad: Tensor,
     layout: dict[str, int], per_row: bool,
 ) -> None:  # fmt: skip
     n, K = values.shape
     padded, tune = padded_classes(K), tuning.current()
-    targets, (mode, weighted, _) = target_arguments(problem, values)
+    targets, (mode, weighted, _) = target_arguments(operands, values)
     words = torch.zeros(n * layout["SLABS"], dtype=torch.int64, device=values.device)
     pulls = torch.empty(n, dtype=torch.float32, device=values.device)
     tile = (layout["U"], layout["W"], layout["SLABS"], layout["PADDED"])
@@ -81,20 +85,20 @@ def _by_groups(
             group_backward,
             layout["programs"],
             tune.group_warps,
-            (problem_key(problem, values, static), upstream.dtype, log_space),
+            (operands_key(operands, values, static), upstream.dtype, log_space),
             (*args, *static, log_space),
             tune.group_registers,
             together=True,
         )
     if mode != NO_TARGET:
         static = (K, padded, _LABEL_ROWS, mode, weighted, per_row)
-        key = (problem_key(problem, values, static), upstream.dtype)
+        key = (operands_key(operands, values, static), upstream.dtype)
         args = (values, *targets[:4], classes, stats, upstream, pulls, grad, n, values.stride(0))
         launch(group_labels, -(-n // _LABEL_ROWS), 4, key, (*args, *static))
 
 
 def _by_streams(
-    problem: Problem | None,
+    operands: Operands | None,
     values: Tensor,
     classes: Tensor,
     stats: Tensor,
@@ -104,7 +108,7 @@ def _by_streams(
 ) -> None:
     n, K = values.shape
     padded, tune = padded_classes(K), tuning.current()
-    targets, (mode, weighted, smooth) = target_arguments(problem, values)
+    targets, (mode, weighted, smooth) = target_arguments(operands, values)
     plan = stream_plan(values, max(tune.sum_rows, tune.backward_rows))
     sum_columns = plan["C"] // 2
     parts = pieces(values, tune.sum_rows, sum_columns)
@@ -124,33 +128,33 @@ def _by_streams(
         (stream_gradient, whole, static),
     ):
         for log_space in (False, True):
-            key = (problem_key(problem, values, fixed), upstream.dtype, log_space)
+            key = (operands_key(operands, values, fixed), upstream.dtype, log_space)
             launch(kernel, programs, tune.stream_warps, key, (*args, *fixed, log_space), tune.backward_registers)
 
 
-def row_losses(problem: Problem, logits: Tensor, m: int, classes: Tensor, stats: Tensor) -> Tensor:
+def row_losses(operands: Operands, logits: Tensor, m: int, classes: Tensor, stats: Tensor) -> Tensor:
     """Each row's loss (n,), float32."""
     n, K = logits.shape
     padded = padded_classes(K)
-    rows = problem.rows(logits)
+    rows = operands.rows(logits)
     log_s = classes[2 * padded : 2 * padded + K]
     tau = stats[3 * n : 4 * n]
     losses = stats[2 * n : 3 * n] + target_sum(rows, log_s)
-    if problem.anchor_kind == WITHOUT_ANCHOR:
+    if operands.anchor_kind == WITHOUT_ANCHOR:
         return losses
-    divergence = marginal_divergence(class_prior(class_mass(rows), problem.prior), log_s, rows.count() + m)
-    return losses + anchor_term(problem.anchor, divergence) * tau
+    divergence = marginal_divergence(class_prior(class_mass(rows), operands.prior), log_s, rows.count() + m)
+    return losses + anchor_term(operands.anchor, divergence) * tau
 
 
-def row_weighted_classes(problem: Problem, logits: Tensor, classes: Tensor, stats: Tensor, of_row: Tensor) -> Tensor:
+def row_weighted_classes(operands: Operands, logits: Tensor, classes: Tensor, stats: Tensor, of_row: Tensor) -> Tensor:
     """The class coefficients for a gradient that differs between rows: T_k = w_k sum_i g_i t_ik."""
     n, K = logits.shape
     padded = padded_classes(K)
-    rows = problem.rows(logits)
+    rows = operands.rows(logits)
     pull = class_mass(rows, of_row)
-    if problem.anchor_kind != WITHOUT_ANCHOR:
-        pi = class_prior(class_mass(rows), problem.prior)
-        pull = pull - problem.anchor * (of_row * stats[3 * n : 4 * n]).sum() * pi
+    if operands.anchor_kind != WITHOUT_ANCHOR:
+        pi = class_prior(class_mass(rows), operands.prior)
+        pull = pull - operands.anchor * (of_row * stats[3 * n : 4 * n]).sum() * pi
     beyond = classes[3 * padded : 3 * padded + K]
     weighted = classes.clone()
     weighted[:K] = torch.where(beyond == 0, 0.0, pull / beyond)

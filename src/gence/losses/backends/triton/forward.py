@@ -20,17 +20,6 @@ from gence.losses.backends.triton.kernels import (
     tiny_warps,
 )
 from gence.losses.backends.triton.layout import (
-    alignment,
-    class_floats,
-    finalise_layout,
-    padded_classes,
-    pieces,
-    problem_key,
-    row_layout,
-    stream_plan,
-    tensor_key,
-)
-from gence.losses.backends.triton.problem import (
     INDEX,
     MEAN,
     NONE,
@@ -38,8 +27,17 @@ from gence.losses.backends.triton.problem import (
     TENSOR_ANCHOR,
     TWO_HOT,
     WITHOUT_ANCHOR,
-    Problem,
+    Operands,
+    alignment,
+    class_floats,
+    finalise_layout,
+    operands_key,
+    padded_classes,
+    pieces,
+    row_layout,
+    stream_plan,
     target_arguments,
+    tensor_key,
 )
 from gence.losses.targets import label_counts
 
@@ -55,22 +53,22 @@ def is_tiny(logits: Tensor, context: Tensor | None, reduction: int) -> bool:
     return context is None and reduction != NONE and power_of_two(n) * power_of_two(K) <= limit
 
 
-def forward(problem: Problem, logits: Tensor, context: Tensor | None, with_grad: bool) -> tuple[Tensor, Saved]:
+def forward(operands: Operands, logits: Tensor, context: Tensor | None, with_grad: bool) -> tuple[Tensor, Saved]:
     """The loss and what :func:`backward` needs."""
-    if is_tiny(logits, context, problem.reduction):
-        return _tiny_forward(problem, logits, with_grad)
+    if is_tiny(logits, context, operands.reduction):
+        return _tiny_forward(operands, logits, with_grad)
     n, K = logits.shape
-    dtype = problem.dtype
+    dtype = operands.dtype
     m = 0 if context is None else context.shape[0]
     padded = padded_classes(K)
     partial = torch.are_deterministic_algorithms_enabled()
     # Atomic counts of whole rows are exact in any order; sums of shares are not, and of many shares not at all.
-    count = problem.mode == INDEX or (problem.mode == TWO_HOT and not partial and n < _MANY_ROWS)
+    count = operands.mode == INDEX or (operands.mode == TWO_HOT and not partial and n < _MANY_ROWS)
 
-    own = _Sweep(problem, logits, partial)
+    own = _Sweep(operands, logits, partial)
     other = None if context is None else _Sweep(None, context, partial)
     # One program would read all slots for longer than a launch takes; smoothing and anchor would cost registers.
-    plain = problem.smoothing == 0 and problem.anchor_kind == WITHOUT_ANCHOR
+    plain = operands.smoothing == 0 and operands.anchor_kind == WITHOUT_ANCHOR
     merged = own.short and other is None and not partial and plain
     slots = (own.slots + (other.slots if other else 0)) if partial else 0
     counters_at = (2 + slots) * padded
@@ -78,17 +76,17 @@ def forward(problem: Problem, logits: Tensor, context: Tensor | None, with_grad:
     costs = own.slots if merged else 0
     sums = torch.zeros(counters_at + counters + costs, dtype=torch.float32, device=logits.device)
     if not count:
-        sums[padded : padded + K] = label_counts(problem.rows(logits))
+        sums[padded : padded + K] = label_counts(operands.rows(logits))
     stats = torch.empty(4 * n, dtype=torch.float32, device=logits.device)
     classes = torch.empty(class_floats(K), dtype=torch.float32, device=logits.device)
-    loss = torch.empty((), dtype=torch.float32 if problem.reduction == NONE else dtype, device=logits.device)
+    loss = torch.empty((), dtype=torch.float32 if operands.reduction == NONE else dtype, device=logits.device)
 
-    weight = logits if problem.weight is None else problem.weight
-    prior = logits if problem.prior is None else problem.prior
-    has_prior = problem.prior is not None and problem.anchor_kind != WITHOUT_ANCHOR
-    tensor_anchor = problem.anchor_kind == TENSOR_ANCHOR
-    anchor_at, anchor = (problem.anchor, 0.0) if tensor_anchor else (logits, float(problem.anchor))
-    reduction = MEAN if problem.reduction == MEAN else SUM
+    weight = logits if operands.weight is None else operands.weight
+    prior = logits if operands.prior is None else operands.prior
+    has_prior = operands.prior is not None and operands.anchor_kind != WITHOUT_ANCHOR
+    tensor_anchor = operands.anchor_kind == TENSOR_ANCHOR
+    anchor_at, anchor = (operands.anchor, 0.0) if tensor_anchor else (logits, float(operands.anchor))
+    reduction = MEAN if operands.reduction == MEAN else SUM
     if merged:
         last = (classes, loss, counters_at, finish_columns(K), reduction)
         own.run(sums, stats, counters_at + 1, count, last)
@@ -103,42 +101,42 @@ def forward(problem: Problem, logits: Tensor, context: Tensor | None, with_grad:
     if not merged:
         block, programs = finalise_layout(n, K)
         static: tuple[Any, ...] = (K, padded, block, 1024, 4, programs, context is not None)
-        static += (problem.weight is not None, problem.smoothing > 0, problem.anchor_kind, has_prior)
-        static += (problem.mode == INDEX, reduction, partial)
-        key = (tensor_key(logits), None if context is None else tensor_key(context), dtype, problem.key, static)
+        static += (operands.weight is not None, operands.smoothing > 0, operands.anchor_kind, has_prior)
+        static += (operands.mode == INDEX, reduction, partial)
+        key = (tensor_key(logits), None if context is None else tensor_key(context), dtype, operands.key, static)
         rows = logits if context is None else context
         args: tuple[Any, ...] = (logits, rows, sums, stats, context_stats, classes, loss, weight, prior, anchor_at)
-        args += (n, m, logits.stride(0), rows.stride(0), slots, counters_at, problem.smoothing, anchor)
+        args += (n, m, logits.stride(0), rows.stride(0), slots, counters_at, operands.smoothing, anchor)
         launch(finalise, programs, 4, key, (*args, *static))
-    if problem.reduction == NONE:
-        loss = row_losses(problem, logits, m, classes, stats).to(dtype)
+    if operands.reduction == NONE:
+        loss = row_losses(operands, logits, m, classes, stats).to(dtype)
     return loss, (classes, stats, context_stats)
 
 
 def backward(
-    problem: Problem, saved: Saved, upstream: Tensor, logits: Tensor, context: Tensor | None, need_context: bool
+    operands: Operands, saved: Saved, upstream: Tensor, logits: Tensor, context: Tensor | None, need_context: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Gradients of the logits and, where asked for, of the context."""
     classes, stats, context_stats = saved
-    if is_tiny(logits, context, problem.reduction):
+    if is_tiny(logits, context, operands.reduction):
         if logits.dtype == classes.dtype:
             return classes * upstream, None
         return torch.mul(classes, upstream, out=torch.empty_like(classes, dtype=logits.dtype)), None
-    if problem.reduction == NONE:
+    if operands.reduction == NONE:
         upstream = upstream.reshape(-1).float().contiguous()  # that of a sum is one number, expanded
-        if problem.mode == INDEX:  # what comes for an ignored row must not count, not even if it is NaN
-            upstream = torch.where(problem.first != problem.ignore_index, upstream, 0.0)
-        classes = row_weighted_classes(problem, logits, classes, stats, upstream)
-    grad = gradient(problem, logits, classes, stats, upstream)
+        if operands.mode == INDEX:  # what comes for an ignored row must not count, not even if it is NaN
+            upstream = torch.where(operands.first != operands.ignore_index, upstream, 0.0)
+        classes = row_weighted_classes(operands, logits, classes, stats, upstream)
+    grad = gradient(operands, logits, classes, stats, upstream)
     if context is None or not need_context:
         return grad, None
-    return grad, gradient(problem, context, classes, context_stats, upstream, is_context=True)
+    return grad, gradient(operands, context, classes, context_stats, upstream, is_context=True)
 
 
-def _tiny_forward(problem: Problem, logits: Tensor, with_grad: bool) -> tuple[Tensor, Saved]:
+def _tiny_forward(operands: Operands, logits: Tensor, with_grad: bool) -> tuple[Tensor, Saved]:
     n, K = logits.shape
     rows, columns = power_of_two(n), power_of_two(K)
-    loss = torch.empty((), dtype=problem.dtype, device=logits.device)
+    loss = torch.empty((), dtype=operands.dtype, device=logits.device)
     # In float32 also for half types, so that the product with the upstream gradient is rounded once.
     grad = torch.empty((n, K) if with_grad else (0,), dtype=torch.float32, device=logits.device)
     static = (
@@ -146,36 +144,36 @@ def _tiny_forward(problem: Problem, logits: Tensor, with_grad: bool) -> tuple[Te
         alignment(logits),
         rows,
         columns,
-        problem.mode,
-        problem.ignore_index,
-        problem.weight is not None,
-        problem.smoothing > 0,
-        problem.anchor_kind,
-        problem.prior is not None,
-        problem.reduction,
+        operands.mode,
+        operands.ignore_index,
+        operands.weight is not None,
+        operands.smoothing > 0,
+        operands.anchor_kind,
+        operands.prior is not None,
+        operands.reduction,
         with_grad,
     )
-    tensor_anchor = problem.anchor_kind == TENSOR_ANCHOR
+    tensor_anchor = operands.anchor_kind == TENSOR_ANCHOR
     launch(
         tiny_kernel,
         1,
         tiny_warps(rows * columns),
-        (tensor_key(logits), problem.dtype, problem.key, static),
+        (tensor_key(logits), operands.dtype, operands.key, static),
         (
             logits,
-            problem.first,
-            logits if problem.second is None else problem.second,
-            logits if problem.share is None else problem.share,
-            logits if problem.weight is None else problem.weight,
-            logits if problem.prior is None else problem.prior,
-            problem.anchor if tensor_anchor else logits,
+            operands.first,
+            logits if operands.second is None else operands.second,
+            logits if operands.share is None else operands.share,
+            logits if operands.weight is None else operands.weight,
+            logits if operands.prior is None else operands.prior,
+            operands.anchor if tensor_anchor else logits,
             loss,
             grad,
             n,
             logits.stride(0),
-            problem.first.stride(0),
-            problem.smoothing,
-            0.0 if tensor_anchor else float(problem.anchor),
+            operands.first.stride(0),
+            operands.smoothing,
+            0.0 if tensor_anchor else float(operands.anchor),
             *static,
         ),
     )
@@ -185,8 +183,8 @@ def _tiny_forward(problem: Problem, logits: Tensor, with_grad: bool) -> tuple[Te
 class _Sweep:
     """One tensor's rows on their way into the column sums: sizes first, so that one buffer serves all."""
 
-    def __init__(self, problem: Problem | None, values: Tensor, partial: bool) -> None:
-        self.problem, self.values, self.partial = problem, values, partial
+    def __init__(self, operands: Operands | None, values: Tensor, partial: bool) -> None:
+        self.operands, self.values, self.partial = operands, values, partial
         n = values.shape[0]
         self.rows = row_layout(values)
         self.short = self.rows is not None and self.rows[1] <= tuning.current().rows_elements
@@ -202,11 +200,11 @@ class _Sweep:
         self, sums: Tensor, stats: Tensor, counters_at: int, count: bool, last: tuple[Any, ...] | None = None
     ) -> None:
         """``last`` is what the last step needs, if the last program is to do it: see ``rows_forward``."""
-        values, problem, tune = self.values, self.problem, tuning.current()
+        values, operands, tune = self.values, self.operands, tuning.current()
         n, K = values.shape
         padded = padded_classes(K)
-        targets, target_static = target_arguments(problem, values)
-        ignore = -100 if problem is None else problem.ignore_index
+        targets, target_static = target_arguments(operands, values)
+        ignore = -100 if operands is None else operands.ignore_index
         mode, weighted, smooth = target_static
         if self.rows is not None:
             tile_rows, columns, programs, warps = self.rows
@@ -215,7 +213,7 @@ class _Sweep:
             static += (mode, ignore, weighted, smooth, count, self.partial, *finish)
             args = (values, *targets[:4], sums, stats, classes, loss)
             args += (n, values.stride(0), *targets[4:], counter_at, *static)
-            key = (problem_key(problem, values, static), loss.dtype)
+            key = (operands_key(operands, values, static), loss.dtype)
             launch(rows_forward, programs, warps, key, args)
             return
         plan = self.plan
@@ -225,11 +223,11 @@ class _Sweep:
         stages = tune.stages if K * values.element_size() >= tune.staged_bytes else 1
         sizes = (K, padded, plan["ALIGN"], plan["PHASES"], plan["CHUNK"])
         static = (*sizes, self.pieces, tune.unroll, plan["C"], mode, ignore, weighted, smooth, count, stages)
-        key = problem_key(problem, values, static)
+        key = operands_key(operands, values, static)
         args = (values, *targets[:4], sums, stats, parts, n, values.stride(0), targets[4], counters_at, targets[5])
         programs = multiprocessors(values.device) * tune.stream_per_sm
         launch(stream_rows, programs, tune.stream_warps, key, (*args, *static), tune.stream_registers)
         static = (*sizes, plan["R"], plan["C"], self.partial, stages)
-        key = problem_key(None, values, static)
+        key = operands_key(None, values, static)
         args = (values, sums, stats, n, values.stride(0), counters_at)
         launch(stream_columns, programs, tune.stream_warps, key, (*args, *static), tune.stream_registers)

@@ -13,39 +13,38 @@ from torch import Tensor
 
 from gence.losses.backends.second import differentiable_gradients, needs_plain_gradient
 from gence.losses.backends.triton import forward, tuning
-from gence.losses.backends.triton.layout import class_floats
-from gence.losses.backends.triton.problem import NONE, Problem
+from gence.losses.backends.triton.layout import NONE, Operands, class_floats
 from gence.losses.targets import Rows
 
 
-def eager_loss(rows: Rows, problem: Problem, context: Tensor | None) -> Tensor:
+def eager_loss(rows: Rows, operands: Operands, context: Tensor | None) -> Tensor:
     """The loss of rows of logits (n, K) with unit column stride."""
     logits = rows.logits
     if logits.is_cuda and logits.device.index != torch.cuda.current_device():
         with torch.cuda.device(logits.device):
-            return _loss(logits, context, problem)
-    return _loss(logits, context, problem)
+            return _loss(logits, context, operands)
+    return _loss(logits, context, operands)
 
 
-def _loss(logits: Tensor, context: Tensor | None, problem: Problem) -> Tensor:
+def _loss(logits: Tensor, context: Tensor | None, operands: Operands) -> Tensor:
     needs_grad = logits.requires_grad or (context is not None and context.requires_grad)
     if needs_grad and torch.is_grad_enabled():
-        return _FusedLoss.apply(logits, context, problem)  # type: ignore[no-any-return]
-    return forward.forward(problem, logits, context, with_grad=False)[0]
+        return _FusedLoss.apply(logits, context, operands)  # type: ignore[no-any-return]
+    return forward.forward(operands, logits, context, with_grad=False)[0]
 
 
 class _FusedLoss(torch.autograd.Function):
     """Loss forward; gradient backward, or the plain path's where the gradient must be differentiable itself."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, context: Tensor | None, problem: Problem) -> Tensor:
-        value, saved = forward.forward(problem, logits, context, with_grad=True)
+    def forward(ctx: Any, logits: Tensor, context: Tensor | None, operands: Operands) -> Tensor:
+        value, saved = forward.forward(operands, logits, context, with_grad=True)
         # Constants are saved too: autograd then notices if somebody writes into them before the backward pass.
-        anchor = problem.anchor if isinstance(problem.anchor, Tensor) else None
-        constants = (problem.first, problem.second, problem.share, problem.weight, problem.prior, anchor)
+        anchor = operands.anchor if isinstance(operands.anchor, Tensor) else None
+        constants = (operands.first, operands.second, operands.share, operands.weight, operands.prior, anchor)
         ctx.parts = 1 if saved[0] is saved[1] else 3  # what is saved once is checked and unpacked once
         ctx.save_for_backward(logits, context, *saved[: ctx.parts], *constants)
-        ctx.problem = problem
+        ctx.operands = operands
         return value
 
     @staticmethod
@@ -53,14 +52,14 @@ class _FusedLoss(torch.autograd.Function):
         logits, context, *saved = ctx.saved_tensors
         need_logits, need_context = ctx.needs_input_grad[:2]
         if needs_plain_gradient(upstream):
-            problem: Problem = ctx.problem
-            rows, needed = problem.rows(logits), (need_logits, need_context)
+            operands: Operands = ctx.operands
+            rows, needed = operands.rows(logits), (need_logits, need_context)
             of_logits, of_context = differentiable_gradients(
-                rows, problem.anchor, problem.prior, context, upstream, needed
+                rows, operands.anchor, operands.prior, context, upstream, needed
             )
         else:
             of_logits, of_context = forward.backward(
-                ctx.problem,
+                ctx.operands,
                 (saved[0], saved[ctx.parts // 2], saved[ctx.parts - 1]),
                 upstream,
                 logits,
@@ -70,24 +69,24 @@ class _FusedLoss(torch.autograd.Function):
         return of_logits if need_logits else None, of_context, None
 
 
-def compiled_loss(rows: Rows, problem: Problem, context: Tensor | None) -> Tensor:
+def compiled_loss(rows: Rows, operands: Operands, context: Tensor | None) -> Tensor:
     """The loss of rows of logits (n, K) with unit column stride, through ``torch.ops.gence``."""
-    tensor_anchor = problem.anchor if isinstance(problem.anchor, Tensor) else None
+    tensor_anchor = operands.anchor if isinstance(operands.anchor, Tensor) else None
     value: Tensor = torch.ops.gence.gen_cross_entropy(
         rows.logits,
         context,
-        problem.first,
-        problem.second,
-        problem.share,
-        problem.weight,
-        problem.prior,
+        operands.first,
+        operands.second,
+        operands.share,
+        operands.weight,
+        operands.prior,
         tensor_anchor,
-        float(problem.anchor) if tensor_anchor is None else 0.0,
-        problem.mode,
-        problem.ignore_index,
-        problem.reduction,
-        problem.smoothing,
-        problem.dtype,
+        float(operands.anchor) if tensor_anchor is None else 0.0,
+        operands.mode,
+        operands.ignore_index,
+        operands.reduction,
+        operands.smoothing,
+        operands.dtype,
         tuning.fingerprint(),
     )[0]
     return value
@@ -106,9 +105,9 @@ def _forward(
     """
     del made_for
     strength = anchor if tensor_anchor is None else tensor_anchor
-    problem = Problem(mode, first, second, share, weight, prior, strength, ignore_index, reduction, smoothing, dtype)
+    operands = Operands(mode, first, second, share, weight, prior, strength, ignore_index, reduction, smoothing, dtype)
     with _on(logits):
-        value, (classes, stats, context_stats) = forward.forward(problem, logits, context, True)
+        value, (classes, stats, context_stats) = forward.forward(operands, logits, context, True)
     nothing = classes.new_empty(0)  # an operator's outputs may not share memory
     if stats is classes:
         return value, classes, nothing, classes.new_empty(0)
@@ -142,12 +141,12 @@ def _backward(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Gradients of logits and context (empty where not needed)."""
     strength = anchor if tensor_anchor is None else tensor_anchor
-    problem = Problem(
+    operands = Operands(
         mode, first, second, share, weight, prior, strength, ignore_index, reduction, smoothing, logits.dtype
     )
     saved = (classes, stats, context_stats)
     with _on(logits):
-        grad, of_context = forward.backward(problem, saved, upstream, logits, context, need_context)
+        grad, of_context = forward.backward(operands, saved, upstream, logits, context, need_context)
     return grad, logits.new_empty(0) if of_context is None else of_context
 
 

@@ -1,4 +1,4 @@
-"""The usual call: rows, class indices and numbers, where Python is most of the cost of a small problem.
+"""The usual call: rows, class indices and numbers, where Python is most of the cost of a small operands.
 
 It launches the kernels that the general call would launch, with the same arguments. But whatever depends on sizes,
 types and settings alone is made once for all calls of a kind (a plan; `dispatch` keeps it), and the autograd
@@ -28,6 +28,11 @@ from gence.losses.backends.triton.kernels import (
     tiny_warps,
 )
 from gence.losses.backends.triton.layout import (
+    FLOAT_ANCHOR,
+    INDEX,
+    MEAN,
+    SUM,
+    WITHOUT_ANCHOR,
     alignment,
     class_floats,
     finalise_layout,
@@ -35,7 +40,6 @@ from gence.losses.backends.triton.layout import (
     row_layout,
     tensor_key,
 )
-from gence.losses.backends.triton.problem import FLOAT_ANCHOR, INDEX, MEAN, SUM, WITHOUT_ANCHOR
 from gence.losses.targets import Rows
 
 _hooks: Any = knobs.runtime

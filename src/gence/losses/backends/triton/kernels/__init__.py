@@ -2,8 +2,12 @@
 
 from gence.losses.backends.triton.kernels.finish import finalise
 from gence.losses.backends.triton.kernels.group import group_backward, group_labels
-from gence.losses.backends.triton.kernels.long_rows import long_rows_backward
-from gence.losses.backends.triton.kernels.row_tiles import finish_columns, rows_backward, rows_forward
+from gence.losses.backends.triton.kernels.row_tiles import (
+    finish_columns,
+    long_rows_backward,
+    rows_backward,
+    rows_forward,
+)
 from gence.losses.backends.triton.kernels.stream_backward import stream_gradient, stream_pulls
 from gence.losses.backends.triton.kernels.stream_forward import stream_columns, stream_rows
 from gence.losses.backends.triton.kernels.tiles import VECTORS

@@ -1,14 +1,18 @@
-"""Losses of rows that count more or less than once.
+"""What `fit` may be given: images, and weights of rows.
 
-A weight of 2 must mean the row twice. For a loss that treats rows alone that is a weighted mean; GenCE couples its
-rows, so a weight enters the summed predictions S as well.
+Images are arrays or file names, and become rows of a pretrained encoder. A weight of 2 must mean the row twice. For a
+loss that treats rows alone that is a weighted mean; GenCE couples its rows, so a weight enters the summed predictions S
+as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -16,6 +20,39 @@ from gence.losses import GenCELoss, Marginal, column_logsumexp
 
 if TYPE_CHECKING:
     from gence.losses import Group
+
+
+def image_features(images: Any, encoder: str) -> np.ndarray:
+    """Return the features (n, D), float32, of images under a pretrained encoder; they are kept in the cache.
+
+    Args:
+        images: uint8 (n, H, W), (n, H, W, C) or (n, C, H, W); or file names.
+        encoder: "efficientnet_lite0" (the extra `pretrained`) or "timm:NAME".
+
+    Raises:
+        ValueError: neither arrays of images nor file names, or an encoder whose weights are not to be had.
+    """
+    from gence.lab.data import ImageSet
+    from gence.lab.features import ImageSource, embed, load_encoder
+
+    network = load_encoder(encoder)
+    if _are_names(images):
+        source: Any = ImageSource.of_files([Path(os.fspath(one)) for one in images], network.preprocessing.size)
+    else:
+        pixels = np.asarray(images)
+        if pixels.dtype != np.uint8 or pixels.ndim not in (3, 4):
+            raise ValueError(
+                f"X: {pixels.dtype} of shape {pixels.shape} was given; with encoder={encoder!r} expected images, uint8 "
+                "of shape (n, H, W), (n, H, W, C) or (n, C, H, W), or a list of file names"
+            )
+        source = ImageSet.from_arrays(pixels, np.zeros(len(pixels), dtype=np.int64), ["unlabelled"])
+    rows: np.ndarray = embed(source, network).rows().float().numpy()
+    return rows
+
+
+def _are_names(images: Any) -> bool:
+    first = images[0] if isinstance(images, Sequence | np.ndarray) and len(images) else None
+    return isinstance(first, str | os.PathLike)
 
 
 class WeightedMarginal:
@@ -65,7 +102,7 @@ def weighted_loss(criterion: nn.CrossEntropyLoss, logits: Tensor, target: Tensor
         sample_weight: (n,), >= 0 and not all 0.
 
     >>> import torch, gence
-    >>> from gence.integrations.sample_weights import weighted_loss
+    >>> from gence.integrations.inputs import weighted_loss
     >>> logits, target = torch.randn(3, 2), torch.tensor([0, 1, 0])
     >>> weighted = weighted_loss(gence.GenCELoss(reduction="none"), logits, target, torch.tensor([2.0, 1.0, 0.0]))
     >>> torch.testing.assert_close(weighted, gence.gen_cross_entropy(logits[[0, 0, 1]], target[[0, 0, 1]]))
