@@ -26,7 +26,14 @@ from gence.losses.baselines import (
     mae_loss,
 )
 from gence.losses.contrastive import Embeddings, supcon_loss
-from gence.losses.drift import MarginalDriftWarning, MarginalMonitor, fold_offset, logits_of, marginal_offset
+from gence.losses.drift import (
+    MarginalDriftWarning,
+    MarginalMonitor,
+    fold_offset,
+    logits_of,
+    marginal_offset,
+    prior_divergence,
+)
 from gence.losses.generative import GenCELoss, gen_cross_entropy, why_backend
 from gence.losses.parts import BatchMarginal, Group, Marginal, RunningMarginal
 from gence.losses.registry import LOSSES, LossInfo, create_loss, loss_info

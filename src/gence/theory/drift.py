@@ -19,9 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from gence.losses import check_number, gen_cross_entropy, marginal_offset
+from gence.losses import check_number, gen_cross_entropy, marginal_offset, prior_divergence
 from gence.theory._checks import check_tensor, checked_anchor, checked_count, checked_prior, checked_seed
-from gence.theory.scores import kl_from_logs
 
 
 def bias_curvature(logits: Tensor, target: Tensor, *, anchor: float = 0.0, prior: Tensor | None = None) -> Tensor:
@@ -238,7 +237,7 @@ def measure(step: int, logits: Tensor, target: Tensor) -> MeasuredCurvature:
     return MeasuredCurvature(
         step=step,
         confidence=z.softmax(1)[torch.arange(n), target].mean().item(),
-        divergence=kl_from_logs(labels, log_s).item(),
+        divergence=prior_divergence(labels, log_s).item(),
         ratio=(plain.trace() / discriminative.trace()).item(),
         balanced_ratio=(balanced_plain.trace() / balanced_discriminative.trace()).item(),
         smallest=torch.linalg.eigvalsh(plain)[0].item(),

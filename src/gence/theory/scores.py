@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from gence.losses import check_gamma, check_number
+from gence.losses import check_gamma, check_number, prior_divergence
 from gence.theory._checks import checked_anchor, checked_prior
 from gence.theory.populations import Population, check_forecast, check_kernel
 
@@ -134,7 +134,7 @@ class GenCE:
         """Return the (m, K) table of scores."""
         log_s = log_marginal(log_forecast, population)  # (K,)
         score = torch.where(log_forecast == -torch.inf, torch.inf, log_s - log_forecast)  # not inf - inf
-        return score if self.anchor == 0 else score + self.anchor * kl_from_logs(self.prior_of(population), log_s)
+        return score if self.anchor == 0 else score + self.anchor * prior_divergence(self.prior_of(population), log_s)
 
     def prior_of(self, population: Population) -> Tensor:
         """Return the prior (K,) of the anchor: the one given, or the population's class marginal.
@@ -149,13 +149,6 @@ class GenCE:
 def log_marginal(log_forecast: Tensor, population: Population) -> Tensor:
     """Log of the predicted class marginal, log s_k = log E_x p(k|x), (K,)."""
     return (log_forecast + population.weights.log()[:, None]).logsumexp(0)
-
-
-def kl_from_logs(prior: Tensor, log_marginal: Tensor) -> Tensor:
-    """KL(prior || s) from prior (K,) and log s (K,), with 0 log 0 = 0."""
-    cost = torch.where(prior > 0, prior * log_marginal, 0.0)
-    information: Tensor = torch.xlogy(prior, prior).sum()
-    return information - cost.sum()
 
 
 def generalised_cross_entropy_minimiser(kernel: Tensor, q: float = 0.7) -> Tensor:
@@ -248,7 +241,7 @@ def anchor_term(population: Population, forecast: Tensor, prior: Tensor | None =
         prior: (K,); the population's class marginal when None.
     """
     log_s = log_marginal(checked_log_forecast(population, forecast), population)  # (K,)
-    return kl_from_logs(GenCE(prior=prior).prior_of(population), log_s).item()
+    return prior_divergence(GenCE(prior=prior).prior_of(population), log_s).item()
 
 
 def checked_log_forecast(population: Population, forecast: Tensor) -> Tensor:

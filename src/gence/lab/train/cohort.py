@@ -23,7 +23,7 @@ from gence.lab.train.evaluate import evaluate
 from gence.lab.train.frozen import is_frozen, train_frozen
 from gence.lab.train.run import EagerLane, GraphLane, Lane, Trainee, run_in_turns, uses_bf16
 from gence.lab.train.task import Problem, ProblemLoader
-from gence.losses import loss_info
+from gence.losses import loss_info, prior_divergence
 
 
 @dataclass(frozen=True)
@@ -288,8 +288,8 @@ class Cohort:
 def _marginal_kl(sums: Tensor, prior: Tensor) -> list[float]:
     """KL(prior || predicted marginal) of each row of sums (m, 3 + K); NaN where predictions are not finite.
 
-    It is `marginal_divergence` of all rows at once: a call a run after each epoch would keep the device waiting.
+    It is the divergence of all rows at once: a call a run after each epoch would keep the device waiting.
     """
     log_marginal = sums[:, 3:].clamp_min(1e-300).log().log_softmax(1)  # (m, K)
-    found: list[float] = (torch.xlogy(prior, prior) - prior * log_marginal).sum(1).clamp_min(0.0).tolist()
+    found: list[float] = prior_divergence(prior, log_marginal).clamp_min(0.0).tolist()
     return found

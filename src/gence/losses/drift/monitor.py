@@ -228,8 +228,7 @@ class MarginalMonitor:
         else:
             prior = torch.full_like(marginal, 1.0 / marginal.shape[0])
         prior = prior / prior.sum()
-        cross = torch.where(prior > 0, prior * marginal.log(), 0.0)
-        return torch.xlogy(prior, prior).sum() - cross.sum()
+        return prior_divergence(prior, marginal.log())
 
     def check(self, *, warn: bool = True) -> float:
         """End a window: read the divergence, warn the first time it is above the threshold, and start anew.
@@ -314,3 +313,10 @@ def _has_no_rows(logits: Any) -> bool:
 def _add(total: Tensor | None, part: Tensor) -> Tensor:
     # The total of a checkpoint is on a CPU, and float64 there.
     return part if total is None else total.to(part) + part
+
+
+def prior_divergence(prior: Tensor, log_marginal: Tensor) -> Tensor:
+    """KL(prior || marginal) in nats, from prior and log marginal (..., K), with 0 log 0 = 0 -> (...)."""
+    cross = torch.where(prior > 0, prior * log_marginal, 0.0)
+    information: Tensor = torch.xlogy(prior, prior).sum(-1)
+    return information - cross.sum(-1)

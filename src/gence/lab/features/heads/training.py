@@ -28,6 +28,7 @@ from gence.lab.features.heads.problem import (
 )
 from gence.lab.features.heads.stacks import CosineStack, LinearStack, MLPStack, create_stack
 from gence.lab.spec import Recipe, anchor_shares, learning_rates, stream
+from gence.losses import prior_divergence
 
 _MOST_WEIGHTS = 2**24  # in one stacked tensor: more runs train in turns
 _PER_RUN = ("lr", "weight_decay", "warmup_epochs", "anchor_warmup")
@@ -223,8 +224,7 @@ class _Curves:
     def end_epoch(self) -> None:
         """Keep the means of the epoch that has ended."""
         log_marginal = (self.summed / self.steps).clamp_min(1e-30).log().log_softmax(2)
-        prior = self.priors[:, None]
-        kl = (torch.xlogy(prior, prior) - prior * log_marginal).sum(2).clamp_min(0.0)
+        kl = prior_divergence(self.priors[:, None], log_marginal).clamp_min(0.0)
         self.epochs.append((self.loss / self.steps, self.right / self.steps, kl))
         self._clear()
 
