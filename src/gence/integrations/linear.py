@@ -15,7 +15,7 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor, nn
 
-from gence.integrations.sample_weights import weighted_loss
+from gence.integrations.inputs import weighted_loss
 
 DECAYS = tuple(10.0**e for e in range(-1, -8, -1))
 """Tried from the strongest on, for inputs whose mean squared norm is 1."""
