@@ -92,6 +92,12 @@ OWN: dict[str, tuple[str, dict[str, Any], type[Exception], list[str]]] = {
     "q a word": ("generalized_ce", {"q": "a"}, TypeError, ["q", "(0, 1]", "str"]),
     "gamma a word": ("focal", {"gamma": "a"}, TypeError, ["gamma", ">= 0", "str"]),
     "temperature a word": ("supcon", {"temperature": "a"}, TypeError, ["temperature", "> 0", "str"]),
+    "beta negative": ("mdca", {"beta": -1.0}, ValueError, ["beta", ">= 0", "-1.0"]),
+    "epsilon below -1": ("poly1", {"epsilon": -1.5}, ValueError, ["epsilon", ">= -1", "-1.5"]),
+    "alpha NaN": ("mbls", {"alpha": float("nan")}, ValueError, ["alpha", ">= 0", "nan"]),
+    "margin negative": ("mbls", {"margin": -1.0}, ValueError, ["margin", ">= 0", "-1.0"]),
+    "tau zero": ("logit_norm", {"tau": 0.0}, ValueError, ["tau", "> 0", "0.0"]),
+    "dual gamma a word": ("dual_focal", {"gamma": "a"}, TypeError, ["gamma", ">= 0", "str"]),
     "gamma negative": ("focal", {"gamma": -1.0}, ValueError, ["gamma", ">= 0", "-1.0"]),
     "adjusted by nothing": (
         "logit_adjusted",
@@ -149,6 +155,11 @@ def test_a_loss_refuses_bad_parameters_of_its_own(case: str) -> None:
         ("focal", {"gamma": -2.0}, ["gamma", "-2.0"]),
         ("logit_adjusted", {"prior": torch.tensor([2.0, 3.0])}, ["prior", "5"]),
         ("supcon", {"temperature": -1.0}, ["temperature", "-1.0"]),
+        ("mdca", {"beta": -2.0}, ["beta", "-2.0"]),
+        ("poly1", {"epsilon": -2.0}, ["epsilon", "-2.0"]),
+        ("mbls", {"margin": -2.0}, ["margin", "-2.0"]),
+        ("logit_norm", {"tau": -2.0}, ["tau", "-2.0"]),
+        ("dual_focal", {"gamma": -2.0}, ["gamma", "-2.0"]),
     ],
 )
 def test_modules_refuse_when_made(name: str, params: dict[str, Any], words: list[str]) -> None:

@@ -28,6 +28,18 @@ def _plain_supcon(z: Tensor, y: Tensor) -> Tensor:
     return -((positive * log_share).sum(1) / positive.sum(1)).mean()
 
 
+def _plain_gap(z: Tensor, y: Tensor) -> Tensor:
+    return (z.softmax(1).mean(0) - torch.nn.functional.one_hot(y, K).to(z.dtype).mean(0)).abs().mean()
+
+
+def _plain_dual_focal(z: Tensor, y: Tensor) -> Tensor:
+    p = z.softmax(1)
+    right = _picked(p, y)
+    smaller = (z < _picked(z, y)[:, None]).sum(1)
+    below = _picked(p.gather(1, z.argsort(dim=1, stable=True)), smaller - 1) * (smaller > 0)
+    return -((1 - right + below) ** 2 * right.log()).mean()
+
+
 # The formulas as a textbook prints them: softmax, then the logarithm, all in the input's own type.
 PLAIN: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "gence": lambda z, y: -(_picked(z.softmax(1), y) / z.softmax(1).sum(0)[y]).log().mean(),
@@ -39,6 +51,12 @@ PLAIN: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "logit_adjusted": lambda z, y: -_picked(z.softmax(1), y).log().mean(),
     "cosine": lambda z, y: (1 - _picked(z, y) / z.norm(dim=1)).mean(),
     "supcon": _plain_supcon,
+    "mdca": lambda z, y: PLAIN["ce"](z, y) + _plain_gap(z, y),
+    "poly1": lambda z, y: PLAIN["ce"](z, y) + (1 - _picked(z.softmax(1), y)).mean(),
+    "squentropy": lambda z, y: PLAIN["ce"](z, y) + ((z.square().sum(1) - _picked(z, y).square()) / (K - 1)).mean(),
+    "mbls": lambda z, y: PLAIN["ce"](z, y) + 0.1 * (z.amax(1, keepdim=True) - z - 10).relu().sum(1).mean(),
+    "logit_norm": lambda z, y: PLAIN["ce"](z / (0.04 * z.norm(dim=1, keepdim=True)), y),
+    "dual_focal": _plain_dual_focal,
 }
 
 

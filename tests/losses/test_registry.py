@@ -11,11 +11,12 @@ import gence
 from gence import LOSSES, create_loss, loss_info
 
 NAMES = {"gence", "ce", "mae", "brier", "generalized_ce", "focal", "logit_adjusted", "cosine", "supcon"}
+RIVALS = {"mdca", "poly1", "squentropy", "mbls", "logit_norm", "dual_focal"}
 
 
 def test_has_the_promised_names() -> None:
-    assert set(LOSSES) >= NAMES
-    assert all(name == info.name and info.title for name, info in LOSSES.items())
+    assert set(LOSSES) >= NAMES | RIVALS
+    assert all(name == info.name and info.title and info.equation and info.source for name, info in LOSSES.items())
 
 
 def test_cannot_be_changed_by_accident() -> None:

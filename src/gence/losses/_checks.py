@@ -64,18 +64,23 @@ def check_q(q: float) -> None:
         raise ValueError(f"q: expected a number in (0, 1], got {q}")
 
 
+def check_at_least(name: str, value: float, least: int) -> None:
+    """A loss's own parameter must be a number that reaches ``least``."""
+    check_number(name, value, f"a number >= {least}")
+    if not value >= least:
+        raise ValueError(f"{name}: expected a number >= {least}, got {value}")
+
+
 def check_gamma(gamma: float) -> None:
-    """The focal loss's ``gamma`` must not be negative."""
-    check_number("gamma", gamma, "a number >= 0")
-    if not gamma >= 0.0:
-        raise ValueError(f"gamma: expected a number >= 0, got {gamma}")
+    """The focal losses' ``gamma`` must not be negative."""
+    check_at_least("gamma", gamma, 0)
 
 
-def check_temperature(temperature: float) -> None:
-    """The contrastive loss's ``temperature`` must be positive."""
-    check_number("temperature", temperature, "a number > 0")
+def check_temperature(temperature: float, name: str = "temperature") -> None:
+    """A loss's temperature must be positive."""
+    check_number(name, temperature, "a number > 0")
     if not temperature > 0.0:
-        raise ValueError(f"temperature: expected a number > 0, got {temperature}")
+        raise ValueError(f"{name}: expected a number > 0, got {temperature}")
 
 
 def check_ignore_index(ignore_index: int) -> None:

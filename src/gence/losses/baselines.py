@@ -42,7 +42,7 @@ def cross_entropy(
     >>> torch.testing.assert_close(gence.cross_entropy(z, y), torch.nn.functional.cross_entropy(z, y))
     """
     if isinstance(target, TwoHot):
-        return _of_log_probs(torch.neg, input, target, weight, ignore_index, reduction, label_smoothing)
+        return cost_of_log_probs(torch.neg, input, target, weight, ignore_index, reduction, label_smoothing)
     check_call(input, target, weight, ignore_index, reduction, label_smoothing)
     dtype = compute_dtype(input)  # PyTorch sums half types as they are on a CPU, where float16 overflows
     loss = F.cross_entropy(
@@ -70,7 +70,7 @@ def mae_loss(
     >>> float(gence.mae_loss(torch.zeros(1, 4), torch.tensor([2])))
     1.5
     """
-    return _of_log_probs(
+    return cost_of_log_probs(
         lambda log_p: -2 * log_p.expm1(), input, target, weight, ignore_index, reduction, label_smoothing
     )
 
@@ -114,7 +114,7 @@ def generalized_cross_entropy(
     >>> torch.testing.assert_close(gence.generalized_cross_entropy(z, y, q=1.0), gence.mae_loss(z, y) / 2)
     """
     _checks.check_q(q)
-    return _of_log_probs(
+    return cost_of_log_probs(
         lambda log_p: -(q * log_p).expm1() / q, input, target, weight, ignore_index, reduction, label_smoothing
     )
 
@@ -146,7 +146,7 @@ def focal_loss(
         near, far = torch.where(small, u, 0.0), torch.where(small, 1.0, u)  # the branch not taken stays finite
         return torch.where(small, near ** (gamma + 1), (-(-far).expm1()) ** gamma * far)
 
-    return _of_log_probs(cost, input, target, weight, ignore_index, reduction, label_smoothing)
+    return cost_of_log_probs(cost, input, target, weight, ignore_index, reduction, label_smoothing)
 
 
 def logit_adjusted_loss(
@@ -209,12 +209,17 @@ def cosine_loss(
     0.19999998807907104
     """
     rows = prepare_rows(input, target, weight, ignore_index, reduction, label_smoothing)
-    direction = F.normalize(rows.values(), dim=1)  # (n, K)
-    losses = target_sum(rows, direction, lambda cosine: 1 - cosine)  # (n,)
+    losses = target_sum(rows, directions(rows.values()), lambda cosine: 1 - cosine)  # (n,)
     return reduce_rows(rows, losses)
 
 
-def _of_log_probs(
+def directions(values: Tensor) -> Tensor:
+    """Rows at unit length (n, K). Zeros, where heads begin, stay zeros; their gradient is as if of length 1."""
+    length = values.norm(dim=1, keepdim=True)  # (n, 1)
+    return values / length.masked_fill(length == 0, 1.0)
+
+
+def cost_of_log_probs(
     cost: Callable[[Tensor], Tensor],
     input: Tensor,
     target: Target,
@@ -229,14 +234,14 @@ def _of_log_probs(
     return reduce_rows(rows, losses)
 
 
-class _Loss(nn.CrossEntropyLoss):
+class LikeCrossEntropy(nn.CrossEntropyLoss):
     """Constructor and call that the modules below share."""
 
     def _common(self) -> tuple[Tensor | None, int, str, float]:
         return self.weight, self.ignore_index, self.reduction, self.label_smoothing
 
 
-class CrossEntropyLoss(_Loss):
+class CrossEntropyLoss(LikeCrossEntropy):
     """``nn.CrossEntropyLoss`` that also takes :class:`TwoHot` targets; see :func:`cross_entropy`."""
 
     def forward(self, input: Tensor, target: Target) -> Tensor:
@@ -244,7 +249,7 @@ class CrossEntropyLoss(_Loss):
         return cross_entropy(input, target, *self._common())
 
 
-class MAELoss(_Loss):
+class MAELoss(LikeCrossEntropy):
     """Mean absolute error on probabilities; see :func:`mae_loss`."""
 
     def forward(self, input: Tensor, target: Target) -> Tensor:
@@ -252,7 +257,7 @@ class MAELoss(_Loss):
         return mae_loss(input, target, *self._common())
 
 
-class BrierLoss(_Loss):
+class BrierLoss(LikeCrossEntropy):
     """Squared error on probabilities; see :func:`brier_loss`."""
 
     def forward(self, input: Tensor, target: Target) -> Tensor:
@@ -260,7 +265,7 @@ class BrierLoss(_Loss):
         return brier_loss(input, target, *self._common())
 
 
-class GeneralizedCrossEntropyLoss(_Loss):
+class GeneralizedCrossEntropyLoss(LikeCrossEntropy):
     """Between cross-entropy and MAE; see :func:`generalized_cross_entropy`."""
 
     def __init__(self, *args: Any, q: float = 0.7, **kwargs: Any) -> None:
@@ -273,7 +278,7 @@ class GeneralizedCrossEntropyLoss(_Loss):
         return generalized_cross_entropy(input, target, *self._common(), q=self.q)
 
 
-class FocalLoss(_Loss):
+class FocalLoss(LikeCrossEntropy):
     """Cross-entropy with easy examples weighted down; see :func:`focal_loss`."""
 
     def __init__(self, *args: Any, gamma: float = 2.0, **kwargs: Any) -> None:
@@ -286,7 +291,7 @@ class FocalLoss(_Loss):
         return focal_loss(input, target, *self._common(), gamma=self.gamma)
 
 
-class LogitAdjustedLoss(_Loss):
+class LogitAdjustedLoss(LikeCrossEntropy):
     """Cross-entropy for long tails; see :func:`logit_adjusted_loss`."""
 
     prior: Tensor | None
@@ -302,7 +307,7 @@ class LogitAdjustedLoss(_Loss):
         return logit_adjusted_loss(input, target, *self._common(), prior=self.prior, tau=self.tau)
 
 
-class CosineLoss(_Loss):
+class CosineLoss(LikeCrossEntropy):
     """Angle between outputs and one-hot target; see :func:`cosine_loss`."""
 
     def forward(self, input: Tensor, target: Target) -> Tensor:
@@ -310,7 +315,7 @@ class CosineLoss(_Loss):
         return cosine_loss(input, target, *self._common())
 
 
-class SupConLoss(_Loss):
+class SupConLoss(LikeCrossEntropy):
     """Supervised contrastive loss on **embeddings**, not logits; see :func:`supcon_loss`."""
 
     def __init__(self, *args: Any, temperature: float = 0.1, **kwargs: Any) -> None:

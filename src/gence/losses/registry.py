@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from gence.losses import baselines, contrastive, generative
+from gence.losses import baselines, contrastive, generative, rivals
 
 # What a call is given besides the batch: no part of what a loss is.
 _CALL_ONLY = ("context", "marginal", "process_group")
@@ -30,6 +30,10 @@ class LossInfo:
         coupled: whether a row's loss depends on the rest of the batch.
         shift_invariant: whether adding a constant to a row of the input changes nothing.
         proper: whether the population risk is minimised at the true posterior, and there alone.
+        linear: whether the loss of a mixed target is the mixture of the targets' losses.
+        masks_classes: whether a logit of -inf takes a class out as if it were not there.
+        equation: the loss of a row with label y, in plain text.
+        source: authors and year.
     """
 
     name: str
@@ -40,6 +44,10 @@ class LossInfo:
     coupled: bool = False
     shift_invariant: bool = True
     proper: bool = False
+    linear: bool = True
+    masks_classes: bool = True
+    equation: str
+    source: str
 
     @property
     def params(self) -> tuple[str, ...]:
@@ -57,17 +65,51 @@ _ENTRIES = (
         module=generative.GenCELoss,
         coupled=True,
         proper=True,
+        equation="−log(p_y / Σ_j p_jy), + anchor · KL(prior ‖ S/n)",
+        source="the paper; the anchor is this library's",
     ),
-    LossInfo(name="ce", title="CE", function=baselines.cross_entropy, module=baselines.CrossEntropyLoss, proper=True),
-    LossInfo(name="mae", title="MAE", function=baselines.mae_loss, module=baselines.MAELoss),
-    LossInfo(name="brier", title="Brier", function=baselines.brier_loss, module=baselines.BrierLoss, proper=True),
+    LossInfo(
+        name="ce",
+        title="CE",
+        function=baselines.cross_entropy,
+        module=baselines.CrossEntropyLoss,
+        proper=True,
+        equation="−log p_y",
+        source="Good 1952",
+    ),
+    LossInfo(
+        name="mae",
+        title="MAE",
+        function=baselines.mae_loss,
+        module=baselines.MAELoss,
+        equation="2 (1 − p_y)",
+        source="Ghosh, Kumar, Sastry 2017",
+    ),
+    LossInfo(
+        name="brier",
+        title="Brier",
+        function=baselines.brier_loss,
+        module=baselines.BrierLoss,
+        proper=True,
+        equation="Σ_k (p_k − 1[k = y])²",
+        source="Brier 1950",
+    ),
     LossInfo(
         name="generalized_ce",
         title="Generalised CE",
         function=baselines.generalized_cross_entropy,
         module=baselines.GeneralizedCrossEntropyLoss,
+        equation="(1 − p_y^q) / q",
+        source="Zhang, Sabuncu 2018",
     ),
-    LossInfo(name="focal", title="Focal", function=baselines.focal_loss, module=baselines.FocalLoss),
+    LossInfo(
+        name="focal",
+        title="Focal",
+        function=baselines.focal_loss,
+        module=baselines.FocalLoss,
+        equation="−(1 − p_y)^gamma log p_y",
+        source="Lin, Goyal, Girshick, He, Dollár 2017",
+    ),
     LossInfo(
         name="logit_adjusted",
         title="Logit adjustment",
@@ -75,6 +117,8 @@ _ENTRIES = (
         module=baselines.LogitAdjustedLoss,
         # Proper for the balanced posterior; with the default uniform prior it is cross-entropy.
         proper=True,
+        equation="−log softmax(z + tau log prior)_y",
+        source="Menon, Jayasumana, Rawat, Jain, Veit, Kumar 2021",
     ),
     LossInfo(
         name="cosine",
@@ -82,6 +126,66 @@ _ENTRIES = (
         function=baselines.cosine_loss,
         module=baselines.CosineLoss,
         shift_invariant=False,
+        masks_classes=False,
+        equation="1 − z_y / ‖z‖",
+        source="Barz, Denzler 2020",
+    ),
+    LossInfo(
+        name="mdca",
+        title="MDCA",
+        function=rivals.mdca_loss,
+        module=rivals.MDCALoss,
+        coupled=True,
+        proper=True,
+        linear=False,
+        masks_classes=False,  # the mean over the classes counts them
+        equation="−log p_y + beta · mean_k abs(mean_j p_jk − mean_j t_jk)",
+        source="Hebbalaguppe, Prakash, Madan, Arora 2022",
+    ),
+    LossInfo(
+        name="poly1",
+        title="Poly-1",
+        function=rivals.poly1_loss,
+        module=rivals.Poly1Loss,
+        equation="−log p_y + epsilon (1 − p_y)",
+        source="Leng, Tan, Liu, Cubuk, Shi, Cheng, Anguelov 2022",
+    ),
+    LossInfo(
+        name="squentropy",
+        title="Squentropy",
+        function=rivals.squentropy_loss,
+        module=rivals.SquentropyLoss,
+        shift_invariant=False,
+        masks_classes=False,
+        equation="−log p_y + Σ_{k≠y} z_k² / (K − 1)",
+        source="Hui, Belkin, Wright 2023",
+    ),
+    LossInfo(
+        name="mbls",
+        title="MbLS",
+        function=rivals.mbls_loss,
+        module=rivals.MbLSLoss,
+        masks_classes=False,
+        equation="−log p_y + alpha Σ_k max(0, max_j z_j − z_k − margin)",
+        source="Liu, Ben Ayed, Galdran, Dolz 2022",
+    ),
+    LossInfo(
+        name="logit_norm",
+        title="LogitNorm",
+        function=rivals.logit_norm_loss,
+        module=rivals.LogitNormLoss,
+        shift_invariant=False,
+        masks_classes=False,
+        equation="−log softmax(z / (tau ‖z‖))_y",
+        source="Wei, Xie, Cheng, Feng, An, Li 2022",
+    ),
+    LossInfo(
+        name="dual_focal",
+        title="Dual focal",
+        function=rivals.dual_focal_loss,
+        module=rivals.DualFocalLoss,
+        equation="−(1 − p_y + p_j)^gamma log p_y, p_j the largest probability below p_y",
+        source="Tao, Dong, Xu 2023",
     ),
     LossInfo(
         name="supcon",
@@ -91,6 +195,9 @@ _ENTRIES = (
         takes="embeddings",
         coupled=True,
         shift_invariant=False,
+        masks_classes=False,
+        equation="−mean_{p∈P(i)} log(exp(z_i·z_p / temperature) / Σ_{a≠i} exp(z_i·z_a / temperature))",
+        source="Khosla, Teterwak, Wang and others 2020",
     ),
 )
 

@@ -224,6 +224,23 @@ def _shared(cost: Callable[[Tensor], Tensor], values: Tensor, *shares: Tensor | 
     return costs
 
 
+def target_matrix(rows: Rows) -> Tensor:
+    """The weighted targets w_k t_ik of all classes, 0 in ignored rows -> (n, K)."""
+    n, K = rows.logits.shape
+    if rows.probs is not None:
+        found = rows.probs.to(rows.computed)
+    else:
+        found = rows.logits.new_zeros((n, K), dtype=rows.computed)
+        for label, share in rows.labels():
+            ones = found.new_ones(n) if share is None else share
+            found = found.scatter_add(1, label[:, None], ones[:, None])
+    if rows.label_smoothing > 0:
+        found = (1 - rows.label_smoothing) * found + rows.label_smoothing / K
+    weight, valid = rows.weights(), rows.valid()
+    found = found if weight is None else found * weight
+    return found if valid is None else found * valid[:, None]
+
+
 def target_mass(rows: Rows) -> Tensor:
     """The row's weighted label mass tau_i = sum_k w_k t_ik, 0 where ignored -> (n,)."""
     return target_sum(rows, rows.logits.new_ones((), dtype=rows.computed))

@@ -186,6 +186,18 @@ def speed_table(path: Path) -> str:
     )
 
 
+def registry_table() -> str:
+    """Return a Markdown table of all losses: name, equation, what each promises, source."""
+    from gence.losses import LOSSES  # here, because a table of records needs no torch
+
+    lines = []
+    for name, info in LOSSES.items():
+        promises = {"coupled": info.coupled, "proper": info.proper, "shift-invariant": info.shift_invariant}
+        kept = ", ".join(promise for promise, holds in promises.items() if holds) or "–"
+        lines.append([f"`{name}`", info.title, f"`{info.equation}`", kept, info.source])
+    return markdown_table(["name", "title", "loss of a row with label y", "properties", "source"], lines, "lllll")
+
+
 _BLOCK = re.compile(r"(?P<head><!-- generated: (?P<name>\S+) -->\n)(?P<body>.*?)(?P<tail><!-- end -->)", re.DOTALL)
 _LEFT_OUT = ("both_hot_ms", "forward_cold_ms", "backward_cold_ms")  # in the record; too much for a page
 NOTHING = "No records have been rendered into this file yet.\n"
@@ -198,8 +210,8 @@ def renderers(store: Store, bench: Path) -> dict[str, Renderer]:
 
     A name of `gence show` is its table with the sentences around it, NAME_figure its figures, and an entry may have
     blocks of its own, such as `headline`; `measured` and `measured_ece` are what the store holds, one line per cell;
-    `speed` is the loss's cost, one line per shape; `bench-NAME` is the table of the rows in `NAME.json` of the folder
-    of benchmarks, where small studies lie too.
+    `losses` is the registry; `speed` is the loss's cost, one line per shape; `bench-NAME` is the table of the rows in
+    `NAME.json` of the folder of benchmarks, where small studies lie too.
 
     Args:
         store: where the records of the paper are.
@@ -214,6 +226,7 @@ def renderers(store: Store, bench: Path) -> dict[str, Renderer]:
             found[block] = functools.partial(_own_block, render, store)
     found["measured"] = lambda: f"\n{measured_table(store)}\n"
     found["measured_ece"] = lambda: f"\n{measured_table(store, 'ece')}\n"
+    found["losses"] = lambda: f"\n{registry_table()}\n\n"
     if (bench / "loss.json").exists():
         found["speed"] = lambda: f"\n{speed_table(bench / 'loss.json')}\n"
     for path in sorted(bench.glob("*.json")):
