@@ -26,6 +26,13 @@ VARIANTS = (
     "logit_adjusted(prior=train)",
     "logit_adjusted(prior=train,tau=0.5)",
     "cosine(label_smoothing=0.1)",
+    "mdca(beta=3,label_smoothing=0.1)",
+    "poly1(epsilon=-1,label_smoothing=0.1)",
+    "squentropy(label_smoothing=0.1)",
+    "mbls(alpha=0.5,margin=0.5,label_smoothing=0.1)",
+    "logit_norm(tau=1,label_smoothing=0.1)",
+    "dual_focal(gamma=0)",
+    "dual_focal(gamma=1.5,label_smoothing=0.1)",
 )
 G, B, K = 2, 12, 4
 

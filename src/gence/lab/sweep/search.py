@@ -56,6 +56,11 @@ LOSS_SPACES: Mapping[str, Space] = {
     "focal": {"gamma": Range(0.5, 5.0)},
     "logit_adjusted": {"tau": Range(0.25, 2.0)},
     "supcon": {"temperature": Range(0.03, 0.5, log=True)},
+    "mdca": {"beta": Range(0.5, 20.0, log=True)},
+    "poly1": {"epsilon": Range(-1.0, 6.0)},
+    "mbls": {"alpha": Range(0.01, 1.0, log=True), "margin": Range(0.0, 15.0)},
+    "logit_norm": {"tau": Range(0.02, 1.0, log=True)},
+    "dual_focal": {"gamma": Range(0.5, 6.0)},
 }
 """Parameters that are tuned unless they are given."""
 

@@ -2,7 +2,8 @@
 
 Runs stand in groups: the M runs of a group share their batches. So logits are (G, B, M, K), and one operation serves
 all of them. Closed forms are those of the losses' docstrings; a registry loss without one here is differentiated by
-autograd. Either way what is computed is the registry's loss, with reduction "mean".
+autograd. Either way what is computed is the registry's loss, with reduction "mean". Over 300 lines because all closed
+forms stand in one place.
 """
 
 from __future__ import annotations
@@ -215,6 +216,69 @@ def _gence(batch: _Batch, params: Params) -> _Found:
     return gradient, value
 
 
+def _mdca(batch: _Batch, params: Params) -> _Found:
+    """Cross-entropy and beta mean_k |mean_j p_jk - mean_j t_jk|, whose slope by p is a sign for each class."""
+    gap = (batch.p - batch.target).mean(1, keepdim=True)  # (G, 1, m, K)
+    pull = params["beta"] / batch.p.shape[3] * gap.sign()
+    gradient = batch.p * (1 + pull - (batch.p * pull).sum(3, keepdim=True)) - batch.target
+
+    def value() -> Tensor:
+        plain = -(batch.target * batch.log_p).sum(3).mean(1)
+        return plain + (params["beta"] * gap.abs().mean(3, keepdim=True))[:, 0, :, 0]
+
+    return gradient, value
+
+
+def _squentropy(batch: _Batch, _: Params) -> _Found:
+    """Cross-entropy and the mean square of the other classes' logits."""
+    pull = batch.z * ((1 - batch.target) / max(batch.z.shape[3] - 1, 1))
+    gradient = batch.p - batch.target + 2 * pull
+    return gradient, lambda: (batch.z * pull - batch.target * batch.log_p).sum(3).mean(1)
+
+
+def _mbls(batch: _Batch, params: Params) -> _Found:
+    """Cross-entropy and alpha sum_k max(0, max z - z_k - margin); classes that tie for the maximum share its slope."""
+    top = batch.z.amax(3, keepdim=True)
+    over = top - batch.z - params["margin"]
+    active, largest = (over > 0).to(batch.z.dtype), (batch.z == top).to(batch.z.dtype)
+    moved = active.sum(3, keepdim=True) * largest / largest.sum(3, keepdim=True) - active
+    gradient = batch.p - batch.target + params["alpha"] * moved
+
+    def value() -> Tensor:
+        penalty = params["alpha"] * over.clamp_min(0).sum(3, keepdim=True)
+        return (penalty.squeeze(3) - (batch.target * batch.log_p).sum(3)).mean(1)
+
+    return gradient, value
+
+
+def _logit_norm(batch: _Batch, params: Params) -> _Found:
+    """Cross-entropy of u / tau with u = z / |z|: what lies along u moves nothing."""
+    length = batch.z.norm(dim=3, keepdim=True)
+    length = length.masked_fill(length == 0, 1.0)
+    unit = batch.z / length
+    log_p = (unit / params["tau"]).log_softmax(3)
+    pull = log_p.exp() - batch.target
+    gradient = (pull - unit * (unit * pull).sum(3, keepdim=True)) / (params["tau"] * length)
+    return gradient, lambda: -(batch.target * log_p).sum(3).mean(1)
+
+
+def _dual_focal(batch: _Batch, params: Params) -> _Found:
+    """-m^g log p_y with m = 1 - p_y + p_j: two classes pull, and p carries it to the others."""
+    if batch.smooth:  # every class has a p_j of its own
+        return _by_autograd(batch, params)
+    gamma, u = params["gamma"], -batch.log_p.gather(3, batch.label)  # (G, B, m, 1)
+    order = batch.log_p.masked_fill(batch.log_p >= -u, -torch.inf)
+    log_p_j, j = order.max(3, keepdim=True)
+    p_j = log_p_j.exp()  # 0 where no class is below
+    miss = -(-u).expm1() + p_j
+    size = miss**gamma
+    slope = gamma * size * u / miss.clamp_min(torch.finfo(u.dtype).tiny)
+    pull, against = size + slope * (-u).exp(), slope * p_j
+    gradient = batch.p * (pull - against)
+    gradient.scatter_add_(3, batch.label, -pull).scatter_add_(3, j, against)
+    return gradient, lambda: (size * u).squeeze(3).mean(1)
+
+
 def _by_autograd(batch: _Batch, _: Params) -> _Found:
     """Any other loss of the registry, a run at a time."""
     with torch.enable_grad():
@@ -252,4 +316,12 @@ _BY_HAND: dict[str, Callable[..., _Found]] = {
         lambda log_p, own: -(own["q"] * log_p).expm1() / own["q"], lambda log_p, own: (own["q"] * log_p).exp()
     ),
     "focal": _separable(_focal_cost, _focal_slope),
+    "poly1": _separable(
+        lambda log_p, own: -log_p - own["epsilon"] * log_p.expm1(), lambda log_p, own: 1 + own["epsilon"] * log_p.exp()
+    ),
+    "mdca": _mdca,
+    "squentropy": _squentropy,
+    "mbls": _mbls,
+    "logit_norm": _logit_norm,
+    "dual_focal": _dual_focal,
 }
