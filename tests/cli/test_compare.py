@@ -16,12 +16,13 @@ from typer.testing import CliRunner
 from gence.cli import main
 from gence.cli.app import create_app
 from gence.cli.compare import _failures, _print_losses
-from gence.lab.compare.options import split_losses
 from gence.lab.report.frame import load_rows, settings
+from gence.lab.spec import LOSS_GROUPS, split_losses
 from gence.lab.spec.run import RunSpec
 from gence.lab.store.record import RunResult
 from gence.lab.store.store import Store
 
+BASE = {"data": "digits", "model": "small_cnn", "recipe": "tiny"}
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
 
 
@@ -90,6 +91,38 @@ def test_a_wrong_argument_is_one_line(tmp_path):
 )
 def test_split_losses(text, losses):
     assert split_losses(text) == losses
+
+
+def test_groups_of_losses():
+    from gence.lab.compare import CompareOptions
+    from gence.lab.spec import check_losses
+    from gence.lab.spec.grid import parse_grid
+    from gence.losses import LOSSES
+
+    every = split_losses("all")
+    assert {loss.partition("(")[0] for loss in every} == {n for n, info in LOSSES.items() if info.takes == "logits"}
+    for group in (*LOSS_GROUPS, "all"):
+        losses = CompareOptions(losses=group).specs()
+        assert [str(loss) for loss in losses] == split_losses(group)
+        assert len(set(losses)) == len(losses)
+        runs = parse_grid({"base": BASE, "product": {"loss": [group], "seed": [0]}})
+        assert [run.loss for run in runs] == list(losses)
+        check_losses(runs)
+    assert split_losses("ce,paper,ce") == ["ce", *(name for name in LOSS_GROUPS["paper"] if name != "ce")]
+    assert split_losses("gence(anchor=0.1, prior=uniform)") == ["gence(anchor=0.1, prior=uniform)"]
+    mine = {"base": BASE, "product": {"loss": ["paper"]}, "losses": {"paper": {"name": "ce"}}}
+    assert [str(run.loss) for run in parse_grid(mine)] == ["ce"]
+
+
+def test_the_groups_are_in_the_help():
+    from gence.lab.spec import GROUPS_HELP
+
+    for command in ("compare", "tune"):
+        done = subprocess.run(
+            [sys.executable, "-m", "gence", command, "--help"], capture_output=True, text=True, check=True,
+            env={**os.environ, "COLUMNS": "300"},
+        )  # fmt: skip
+        assert GROUPS_HELP.partition(" and all")[0] in " ".join(done.stdout.split())
 
 
 def test_an_error_of_many_runs_is_printed_once():

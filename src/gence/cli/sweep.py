@@ -115,7 +115,8 @@ def register(app: typer.Typer) -> None:
         losses: Annotated[
             str,
             typer.Option(
-                help="Tune these losses, as 'ce,gence(anchor=tune)'. Default: the file's own, or the paper's."
+                help="Tune these losses, as 'ce,gence(anchor=tune)'; paper, calibration, imbalance and all name groups "
+                "of losses. Default: the file's own, or the paper's."
             ),
         ] = "",
         trials: Annotated[int, typer.Option(help="Try this many settings per loss.")] = 32,
@@ -134,7 +135,7 @@ def register(app: typer.Typer) -> None:
 
         Example: gence tune table1 --rows cifar100-2000-vgg19 --trials 16
         """
-        from gence.lab.compare import split_losses
+        from gence.lab.spec import split_losses
         from gence.lab.sweep import (
             Countdown,
             TuneSettings,

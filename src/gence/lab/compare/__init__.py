@@ -7,6 +7,6 @@ from gence._front_door import front_door
 if TYPE_CHECKING:
     from gence.lab.compare.auto import choose_device, choose_image_size
     from gence.lab.compare.comparison import CompareResult, compare
-    from gence.lab.compare.options import CompareOptions, flags, split_losses
+    from gence.lab.compare.options import CompareOptions, flags
 
 __getattr__, __dir__, __all__ = front_door(__name__)

@@ -15,7 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gence.lab.data import plain_source
-from gence.lab.spec import TUNE, TUNED_PARTS, LossSpec, Recipe, SpecError, check_choice
+from gence.lab.spec import (
+    GROUPS_HELP,
+    LOSS_GROUPS,
+    TUNE,
+    TUNED_PARTS,
+    LossSpec,
+    Recipe,
+    SpecError,
+    check_choice,
+    expand_groups,
+    split_losses,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,8 +35,7 @@ Source = str | os.PathLike[str]
 """A name, a folder or an archive."""
 
 AUTO = "auto"
-PAPER_LOSSES = ("gence", "ce", "generalized_ce", "focal", "mae", "brier")
-DEFAULT_LOSSES = (*PAPER_LOSSES, "gence(anchor=0.1)")
+DEFAULT_LOSSES = (*LOSS_GROUPS["paper"], "gence(anchor=0.1)")
 LOGS = ("tensorboard",)
 
 Call = TypeVar("Call", bound=Callable[..., Any])
@@ -67,7 +77,8 @@ class CompareOptions:
         features: the table's columns of numbers and categories; by default all but the label.
         ood_label: a label that stands for no class: its rows are never trained on, and are out-of-distribution inputs.
         n: labels to train on, balanced over the classes; None for all; "auto" is 100 for digits and all otherwise.
-        losses: names, with parameters where needed: "gence(anchor=0.1)"; a list, or a text with commas between them.
+        losses: names, with parameters where needed: "gence(anchor=0.1)"; a list, or a text with commas between them;
+            "paper", "calibration", "imbalance" and "all" stand for several.
         seeds: how many, or which.
         model: a name of `gence.lab.models`, HEAD@ENCODER for a pretrained encoder ("linear@efficientnet_lite0"), or
             "auto".
@@ -124,7 +135,7 @@ class CompareOptions:
         default=DEFAULT_LOSSES,
         metadata=_shown(
             str | None,
-            'Such as "gence,ce,gence(anchor=0.1)". Default: the paper\'s six and this one.',
+            f'Such as "gence,ce,gence(anchor=0.1)"; {GROUPS_HELP} Default: paper and this one.',
             default=None,
         ),
     )
@@ -221,7 +232,7 @@ class CompareOptions:
         >>> [str(loss) for loss in CompareOptions(losses="gence,ce").specs()]
         ['gence', 'ce']
         """
-        listed = split_losses(self.losses) if isinstance(self.losses, str) else self.losses
+        listed = split_losses(self.losses) if isinstance(self.losses, str) else expand_groups(self.losses)
         found = tuple(dict.fromkeys(LossSpec.from_value(loss) for loss in listed))
         if not found:
             raise SpecError("losses is empty; expected at least one, such as gence,ce")
@@ -288,22 +299,6 @@ class CompareOptions:
 def _need(package: str, extra: str, flag: str) -> None:
     if importlib.util.find_spec(package) is None:
         raise ValueError(f"{flag} needs the package {package}; install it with: pip install 'gence[{extra}]'")
-
-
-def split_losses(text: str) -> list[str]:
-    """Return the losses of a list separated by commas or semicolons; commas inside brackets belong to a loss.
-
-    >>> split_losses("gence(anchor=0.1, prior=train), ce")
-    ['gence(anchor=0.1, prior=train)', 'ce']
-    """
-    parts, depth = [""], 0
-    for character in text:
-        depth += (character == "(") - (character == ")")
-        if character in ",;" and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return [part.strip() for part in parts if part.strip()]
 
 
 def flags() -> list[tuple[Field[Any], Flag, Any]]:

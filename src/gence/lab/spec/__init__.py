@@ -10,7 +10,15 @@ from gence._front_door import front_door
 if TYPE_CHECKING:
     from gence.lab.spec.fields import SpecError, check_choice, nearest
     from gence.lab.spec.grid import Grid, check_losses, read_grid
-    from gence.lab.spec.loss import TUNE, LossSpec, check_numbers
+    from gence.lab.spec.loss import (
+        GROUPS_HELP,
+        LOSS_GROUPS,
+        TUNE,
+        LossSpec,
+        check_numbers,
+        expand_groups,
+        split_losses,
+    )
     from gence.lab.spec.recipe import (
         FEED_FIELDS,
         PER_RUN_FIELDS,

@@ -24,6 +24,8 @@ A TOML grid has a base, axes whose product is taken, single runs to include, and
     base = "paper"
     epochs = 500
 
+A name of a group stands for its losses: loss = ["paper", "mdca"]; see `LOSS_GROUPS`.
+
 Several grids in one file are an array of tables, `[[grid]]`, each with its own base, product and include.
 """
 
@@ -38,7 +40,7 @@ from pathlib import Path
 from typing import Any
 
 from gence.lab.spec.fields import SpecError, check_choice, check_keys
-from gence.lab.spec.loss import LossSpec, check_numbers
+from gence.lab.spec.loss import LossSpec, check_numbers, expand_groups
 from gence.lab.spec.recipe import RECIPES, Recipe, named_recipe
 from gence.lab.spec.run import RunSpec, Subset
 
@@ -119,13 +121,21 @@ def parse_grid(document: Mapping[str, Any]) -> list[RunSpec]:
         grid = Grid(
             base=names.resolved(_table("base", table.get("base", {}))),
             product={
-                name: [names.value(name, value) for value in _axis(name, values)]
+                name: [names.value(name, value) for value in _grouped(name, _axis(name, values), names)]
                 for name, values in _table("product", table.get("product", {})).items()
             },
             include=[names.resolved(changes) for changes in _tables("include", table.get("include", []))],
         )
         runs |= {run.key: run for run in grid.specs()}
     return list(runs.values())
+
+
+def _grouped(name: str, values: Sequence[Any], names: _OwnNames) -> Sequence[Any]:
+    """Return an axis with the groups of losses spelt out, where the grid has no loss of that name."""
+    if name != "loss":
+        return values
+    own = [[value] if isinstance(value, str) and value in names.losses else expand_groups([value]) for value in values]
+    return list(itertools.chain(*own))
 
 
 def check_losses(specs: Iterable[RunSpec]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,35 @@ TUNE = "tune"
 """The value of a loss's parameter that asks for it to be tuned."""
 
 _GIVEN_IN_WORDS = ("prior",)
+
+LOSS_GROUPS: Mapping[str, tuple[str, ...]] = {
+    "paper": ("gence", "ce", "generalized_ce", "focal", "mae", "brier"),
+    "calibration": (
+        "gence",
+        "gence(anchor=0.1)",
+        "ce",
+        "ce(label_smoothing=0.1)",
+        "brier",
+        "focal",
+        "dual_focal",
+        "mbls",
+        "mdca",
+        "poly1",
+        "squentropy",
+        "logit_norm",
+    ),
+    "imbalance": (
+        "gence",
+        "gence(anchor=0.1,prior=train)",
+        "gence(anchor=0.1,prior=uniform)",
+        "ce",
+        "focal",
+        "logit_adjusted(prior=train)",
+    ),
+}
+"""Lists of losses by name; "all" stands for every loss of logits and the anchored one."""
+
+GROUPS_HELP = f"{', '.join(LOSS_GROUPS)} and all name groups of losses."
 
 
 @dataclass(frozen=True, init=False)
@@ -95,6 +124,39 @@ class LossSpec:
             raise SpecError(f"the params of loss {value['name']!r} are {params!r}; expected a table")
         flat = {name: item for name, item in value.items() if name not in ("name", "params")}
         return cls(name=value["name"], params={**params, **flat})
+
+
+def split_losses(text: str) -> list[str]:
+    """Return the losses of a list separated by commas or semicolons; commas inside brackets belong to a loss.
+
+    >>> split_losses("gence(anchor=0.1, prior=train), ce")
+    ['gence(anchor=0.1, prior=train)', 'ce']
+    >>> split_losses("paper,mdca")
+    ['gence', 'ce', 'generalized_ce', 'focal', 'mae', 'brier', 'mdca']
+    """
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character == "(") - (character == ")")
+        if character in ",;" and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return expand_groups(part.strip() for part in parts if part.strip())
+
+
+def expand_groups(losses: Iterable[Any]) -> list[Any]:
+    """Return the losses with each name of a group replaced by its members; each loss stays where it is named first."""
+    found: list[Any] = []
+    for loss in losses:
+        if loss == "all":
+            from gence.losses import LOSSES  # here, because a spec needs no torch
+
+            fitted = {"logit_adjusted": "logit_adjusted(prior=train)"}  # without a prior it is cross-entropy
+            found += [fitted.get(name, name) for name, info in LOSSES.items() if info.takes == "logits"]
+            found.append("gence(anchor=0.1)")
+        else:
+            found += LOSS_GROUPS.get(loss, (loss,)) if isinstance(loss, str) else (loss,)
+    return [loss for i, loss in enumerate(found) if loss not in found[:i]]
 
 
 def check_numbers(loss: LossSpec, *, may_tune: bool = False) -> None:
