@@ -110,7 +110,7 @@ def test_groups_of_losses():
         check_losses(runs)
     assert split_losses("ce,paper,ce") == ["ce", *(name for name in LOSS_GROUPS["paper"] if name != "ce")]
     assert split_losses("gence(anchor=0.1, prior=uniform)") == ["gence(anchor=0.1, prior=uniform)"]
-    mine = {"base": BASE, "product": {"loss": ["paper"]}, "losses": {"paper": {"name": "ce"}}}
+    mine = {"base": BASE, "product": {"loss": ["paper"], "seed": [0]}, "losses": {"paper": {"name": "ce"}}}
     assert [str(run.loss) for run in parse_grid(mine)] == ["ce"]
 
 
