@@ -215,7 +215,7 @@ def cosine_loss(
 
 def directions(values: Tensor) -> Tensor:
     """Rows at unit length (n, K). Zeros, where heads begin, stay zeros; their gradient is as if of length 1."""
-    length = values.norm(dim=1, keepdim=True)  # (n, 1)
+    length: Tensor = values.norm(dim=1, keepdim=True)  # (n, 1)
     return values / length.masked_fill(length == 0, 1.0)
 
 
