@@ -18,7 +18,7 @@ MAKEFLAGS += --jobs=2
 # Files in the order of tests/conftest.py. Coverage, which slows tests down, is for the losses alone.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
 
-.PHONY: demo test docs lint types collect imports setup browser clean
+.PHONY: demo test attack docs lint types collect imports setup browser clean
 
 demo: $(VENV)/.demo
 	$(BIN)/gence compare
@@ -26,6 +26,10 @@ demo: $(VENV)/.demo
 test: setup browser lint types collect imports
 	$(PYTEST) tests/losses --cov --cov-report=term:skip-covered --cov-fail-under=95
 	$(PYTEST) --ignore=tests/losses --durations=15
+
+# Random cases against references of their own, for as long as you like; failures print the seed that repeats them.
+attack: setup
+	$(BIN)/python -m tests.adversarial --minutes $(or $(MINUTES),5) --seed $(or $(SEED),0)
 
 docs: setup
 	$(BIN)/mkdocs build --strict

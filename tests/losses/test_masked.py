@@ -111,3 +111,37 @@ def test_no_loss_has_a_gradient_through_a_class_without_share(name):
         (gradient,) = torch.autograd.grad(LOSSES[name].function(a, target), a)
         (expected,) = torch.autograd.grad(LOSSES[name].function(a, y), a)
         assert_close(gradient, expected)
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+@pytest.mark.parametrize("n", [5, 300])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"label_smoothing": 0.5},
+        {"anchor": 0.1, "weight": torch.tensor([0.5, 1.0, 2.0])},
+        {"context": torch.randn(4, 3)},
+    ],
+    ids=["smoothed", "anchored", "context"],
+)
+def test_the_mean_over_no_row_is_nan_without_a_gradient(backend, n, options):
+    z, y = torch.randn(n, 3, requires_grad=True), torch.full((n,), -100)
+    with gence.set_backend(backend):
+        loss = gen_cross_entropy(z, y, **options)
+    assert loss.isnan()
+    assert_close(torch.autograd.grad(loss, z)[0], torch.zeros(n, 3))
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+def test_labels_of_weight_0_have_no_loss_under_an_anchor(backend):
+    with gence.set_backend(backend):
+        loss = gen_cross_entropy(
+            torch.randn(4, 3), torch.tensor([0, 1, 0, 1]), torch.tensor([0.0, 0.0, 1.0]), anchor=2.5, reduction="none"
+        )
+    assert_close(loss, torch.zeros(4))
+
+
+def test_a_prior_of_single_precision_adjusts_in_double():
+    z, prior = torch.randn(6, 3, dtype=torch.float64), torch.tensor([0.2, 0.3, 0.5])
+    expected = gence.cross_entropy(z + prior.double().log(), torch.arange(6) % 3)
+    assert_close(gence.logit_adjusted_loss(z, torch.arange(6) % 3, prior=prior), expected, rtol=1e-13, atol=0)

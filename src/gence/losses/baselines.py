@@ -186,7 +186,7 @@ def logit_adjusted_loss(
         shape = (K,) if input.dim() == 1 else (1, K, *[1] * (input.dim() - 2))
         # In float32 for half types: the sum would lose the digits that the loss is made of.
         adjusted = input.to(compute_dtype(input))
-        adjusted = adjusted + (tau * prior.log()).to(adjusted.dtype).reshape(shape)
+        adjusted = adjusted + (tau * prior.to(adjusted.dtype).log()).reshape(shape)
         loss = cross_entropy(adjusted, target, weight, ignore_index, reduction, label_smoothing)
         return loss.to(loss_dtype(input))
     return cross_entropy(input, target, weight, ignore_index, reduction, label_smoothing)

@@ -290,5 +290,7 @@ def reduce_rows(rows: Rows, losses: Tensor) -> Tensor:
         return losses.reshape(rows.shape).to(rows.dtype)
     total = losses.sum()
     if rows.reduction == "mean":
-        total = total / mean_denominator(rows)
+        denominator = mean_denominator(rows)
+        nothing = denominator == 0  # the mean is NaN then, and no row has a gradient
+        total = torch.where(nothing, torch.nan, total / denominator.masked_fill(nothing, 1.0))
     return total.to(rows.dtype)

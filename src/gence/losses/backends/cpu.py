@@ -124,7 +124,8 @@ class _BlocksLoss(torch.autograd.Function):
         valid = some_invalid(rows)
         of_row = upstream.to(tau.dtype)
         if ctx.denominator is not None:
-            of_row = of_row / ctx.denominator
+            # The mean over nothing is NaN, and no row has a gradient.
+            of_row = torch.where(ctx.denominator == 0, 0.0, of_row / ctx.denominator)
         common = None if rows.reduction == "none" else of_row.item()
         of_row = of_row.expand(n)
         if valid is not None:

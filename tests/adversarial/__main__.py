@@ -1,0 +1,95 @@
+"""`python -m tests.adversarial --minutes N --seed S [--only NAME] [--cases N] [--out FILE]`: the whole attack."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.adversarial.attack import Summary, attack
+
+# Name: (module, function, share of the time, cases of the quick part). Heavy ones come last.
+HARNESSES = {
+    "losses": ("losses", "case", 3, 300),
+    "kernels": ("losses", "interpreted_case", 2, 25),
+}
+
+
+def run_one(name: str, seed: int, cases: int | None, seconds: float | None) -> Summary:
+    """Run one harness."""
+    module, function, _, _ = HARNESSES[name]
+    return attack(
+        name,
+        getattr(importlib.import_module(f"tests.adversarial.{module}"), function),
+        seed,
+        cases=cases,
+        seconds=seconds,
+    )
+
+
+def main() -> int:
+    """Run all harnesses, print what they found, and return 1 where something failed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.adversarial", description=__doc__)
+    parser.add_argument("--minutes", type=float, help="time for all harnesses together")
+    parser.add_argument("--cases", type=int, help="cases for each harness, whatever the time")
+    parser.add_argument("--seed", type=int, default=0, help="the first case's seed; the others follow")
+    parser.add_argument("--only", action="append", choices=HARNESSES, help="a harness (repeatable)")
+    parser.add_argument("--out", type=Path, help="write the counts to this JSON file, beside those in it")
+    options = parser.parse_args()
+    names = options.only or list(HARNESSES)
+    if options.minutes is None and options.cases is None:
+        options.minutes = 5.0
+    # In a process of its own, because Triton decides at its import whether it interprets.
+    if "kernels" in names and os.environ.get("TRITON_INTERPRET") != "1":
+        environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+        share = HARNESSES["kernels"][2] / sum(HARNESSES[name][2] for name in names)
+        again = [
+            sys.executable,
+            "-W",
+            "ignore",
+            "-m",
+            "tests.adversarial",
+            "--only",
+            "kernels",
+            "--seed",
+            str(options.seed),
+        ]
+        again += [] if options.minutes is None else ["--minutes", str(options.minutes * share)]
+        again += [] if options.cases is None else ["--cases", str(options.cases)]
+        again += [] if options.out is None else ["--out", str(options.out)]
+        failed = subprocess.run(again, env=environment, check=False).returncode != 0
+        names = [name for name in names if name != "kernels"]
+        options.minutes = None if options.minutes is None else options.minutes * (1 - share)
+    else:
+        failed = False
+    whole = sum(HARNESSES[name][2] for name in names)
+    for name in names:
+        seconds = None if options.minutes is None else 60 * options.minutes * HARNESSES[name][2] / whole
+        begun = time.monotonic()
+        summary = run_one(name, options.seed, options.cases, seconds)
+        print(summary, flush=True)
+        failed |= bool(summary.failures)
+        if options.out is not None:
+            keep(options.out, summary, options.seed, time.monotonic() - begun)
+    return int(failed)
+
+
+def keep(path: Path, summary: Summary, seed: int, seconds: float) -> None:
+    """Put a summary beside those that a file has, in place of an older one of the same name."""
+    known = json.loads(path.read_text()) if path.exists() else {}
+    command = f"python -m tests.adversarial --only {summary.name} --seed {seed} --cases {summary.cases}"
+    known[summary.name] = {
+        "cases": summary.cases, "kinds": dict(sorted(summary.kinds.items())), "seed": seed,
+        "failures": [{"seed": own, "message": message} for own, message in summary.failures],
+        "minutes": round(seconds / 60, 1), "command": command,
+    }  # fmt: skip
+    path.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
