@@ -8,6 +8,7 @@ import re
 from xml.etree import ElementTree
 
 import matplotlib
+import pandas as pd
 import pytest
 
 from gence.lab.compare import compare
@@ -53,7 +54,7 @@ def test_every_figure_is_drawn(compared, opened):
     assert sections == [
         "Summary", "Accuracy, NLL and ECE", "Differences, seed by seed", "Reliability", "Out-of-distribution inputs",
         "Learning curves", "The marginal over training", "The marginal at the end", "Confusion matrices",
-        "Most confident mistakes", "Where every number comes from",
+        "Class by class", "Most confident mistakes", "Where every number comes from",
     ]  # fmt: skip
     boxes = page.evaluate("""() => [...document.querySelectorAll("figure svg")].map(svg => {
         const box = svg.getBoundingClientRect();
@@ -175,6 +176,34 @@ def test_names_are_text(compared, opened, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out"]
 
 
+def test_texts_of_a_table_are_text(opened, tmp_path):
+    texts = [
+        HOSTILE, "<img src=x onerror=alert(3)>", "\x00\x01\x1b[31m control", "\u202eright to left\u2066", "=1+1|calc",
+        "long " * 2000, "</td></table><h1>out</h1>", "{{ 7 * 7 }}", "a\nb", "\ufeffmark",
+    ]  # fmt: skip
+    names = [HOSTILE, "\u202etxt.exe", "=cmd()", "n" * 10_000, *(f"class {k}" for k in range(12))]
+    frame = pd.DataFrame({"text": [texts[i % 10] for i in range(64)], "label": [names[i % 16] for i in range(64)]})
+    result = compare(
+        frame, losses="gence,ce", seeds=1, tune_trials=0, epochs=1, out=tmp_path / "out", cache_dir=tmp_path
+    )
+    page = opened(result.page)
+    quotes = page.locator(".quotes").all_inner_texts()
+    assert any(HOSTILE in text for text in quotes)
+    assert all(len(line) < 600 for text in quotes for line in text.splitlines())
+    assert page.locator("h1").count() == 1
+    assert page.locator("script").count() == 1
+    assert page.locator("img").count() == 0
+    assert page.locator(".thumbnails").count() == 0
+    rows = page.locator("#c0-class-table tbody tr")
+    assert rows.count() == 16
+    page.get_by_label("Find a class").fill("CLASS 1")
+    assert [row.split()[:2] for row in page.locator("#c0-class-table tbody tr:visible").all_inner_texts()] != []
+    assert page.locator("#c0-class-table tbody tr:visible").count() == 3
+    shares = page.locator("#c0-class-table tbody tr td:nth-child(3)").evaluate_all("c => c.map(e => e.dataset.value)")
+    assert len(shares) == 16
+    (tmp_path / "out" / "tables" / "classes.csv").read_text(encoding="utf-8")
+
+
 def test_svg_text_cannot_leave_its_place():
     svg = (
         '<svg viewBox="0 0 10 10" xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink">'
@@ -242,7 +271,7 @@ def test_figures_and_tables_are_files_too(compared):
     assert names == {f"{panel.name}{ending}" for panel, _ in panels for ending in (".svg", ".png")}
     assert all(re.fullmatch(r"[a-z0-9_-]+\.(svg|png)", name) for name in names)
     assert {p.name for p in (out / "tables").iterdir()} == {
-        f"{table}.{ending}" for table in ("losses", "differences", "runs") for ending in ("md", "tex", "csv")
+        f"{table}.{ending}" for table in ("losses", "classes", "differences", "runs") for ending in ("md", "tex", "csv")
     }
     assert (out / "figures" / "accuracy.png").read_bytes().startswith(b"\x89PNG")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from gence.lab.store import Record, Store, changed_parts
 
 SHOWN = 8
 _SIDE = 64
+_NAME_LENGTH = 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,21 +57,43 @@ def images_at_hand(record: Record, cache_dir: Path | None = None) -> ImageSet | 
     return None if changed_parts(record.result.data, {"test": splits.test.checksum}) else splits.test
 
 
+Predictions = Mapping[str, Sequence[Mapping[str, np.ndarray]]]
+"""Of each loss, the stored predictions of its runs; losses without any are absent."""
+
+
+def read_predictions(store: Store, gathered: SettingRecords) -> Predictions:
+    """Return what a setting's runs predicted, as far as the store keeps it."""
+    found = {
+        loss: [p for record in gathered.records[loss] if (p := store.predictions(record)) is not None]
+        for loss in gathered.losses
+    }
+    return {loss: runs for loss, runs in found.items() if runs}
+
+
+def short_name(name: str) -> str:
+    """Return a class's name for a page: without control characters, and cut where nobody would read on.
+
+    >>> len(short_name("x" * 10_000)), short_name("card arrival")
+    (61, 'card arrival')
+    """
+    shown = printable(name)
+    return shown if len(shown) <= _NAME_LENGTH else f"{shown[:_NAME_LENGTH]}…"
+
+
 def confident_mistakes(
-    store: Store, gathered: SettingRecords, images: ImageSet | RowSet, shown: int = SHOWN
+    predictions: Predictions, images: ImageSet | RowSet, shown: int = SHOWN
 ) -> dict[str, list[Mistake]]:
-    """Return the most confident mistakes of each loss, each image once; losses without predictions are absent."""
+    """Return the most confident mistakes of each loss, each sample once."""
     found = {}
-    for loss in gathered.losses:
-        runs = [p for record in gathered.records[loss] if (p := store.predictions(record)) is not None]
+    for loss, runs in predictions.items():
         worst = _worst(runs, shown)
         if runs:
             found[loss] = [
                 Mistake(
                     png=thumbnail(images, index) if isinstance(images, ImageSet) else None,
                     text=printable(images.shown(index)) if isinstance(images, RowSet) else None,
-                    true=images.classes[true],
-                    predicted=images.classes[predicted],
+                    true=short_name(images.classes[true]),
+                    predicted=short_name(images.classes[predicted]),
                     confidence=confidence,
                     seeds=seeds,
                 )
@@ -94,7 +117,7 @@ def thumbnail(images: ImageSet, index: int) -> str:
     return base64.b64encode(buffer.getvalue()).decode()
 
 
-def _worst(runs: Sequence[dict[str, np.ndarray]], shown: int) -> list[tuple[int, int, int, float, int]]:
+def _worst(runs: Sequence[Mapping[str, np.ndarray]], shown: int) -> list[tuple[int, int, int, float, int]]:
     """Return (index, true, predicted, confidence, seeds) of the most confident mistakes over runs."""
     best: dict[int, tuple[float, int, int]] = {}
     times: dict[int, int] = {}

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gence._version import __version__
-from gence.lab.report.figures import Panel, as_png, as_svg, inlined, panels, printable
+from gence.lab.report.figures import Panel, as_png, as_svg, inlined, panels
 from gence.lab.report.frame import Setting, SettingRecords, load_rows, read_references, read_setting, settings
-from gence.lab.report.mistakes import Mistake, confident_mistakes, images_at_hand
-from gence.lab.report.rows import rows_in_words
+from gence.lab.report.mistakes import Mistake, confident_mistakes, images_at_hand, read_predictions, short_name
+from gence.lab.report.rows import class_table, rows_in_words
 from gence.lab.report.style import Mark, colour_variables, loss_title, marks_for
 from gence.lab.report.tables import Table, difference_table, loss_table, reference_table, run_table, tuning_table
 from gence.lab.report.verdict import Verdict, judge
@@ -31,7 +31,7 @@ _OWN_FILES = {
         r"(s\d+-)?((accuracy|nll|ece)(-difference)?|accuracy-by-(labels|batch)|auroc-\d+|ood-\d+-\d+|"
         r"train-(accuracy|loss)|marginal-kl|(reliability|marginal|confusion)-\d+)\.(svg|png)"
     ),
-    "tables": re.compile(r"(s\d+-)?(losses|references|tuning|differences|runs)\.(md|tex|csv)"),
+    "tables": re.compile(r"(s\d+-)?(losses|classes|references|tuning|differences|runs)\.(md|tex|csv)"),
 }
 MOST_SETTINGS = 6
 """Settings that get all their figures; a page with more would grow beyond what can be sent to anybody."""
@@ -170,11 +170,12 @@ def _chapter(
     records = {record.key: record for runs in gathered.records.values() for record in runs}
     verdict = judge(setting.frame)
     images = images_at_hand(records[setting.frame["key"].iloc[0]], cache_dir)
-    classes = tuple(map(printable, images.classes)) if images is not None else ()
+    classes = tuple(map(short_name, images.classes)) if images is not None else ()
+    predictions = {} if images is None else read_predictions(store, gathered)
     references = read_references(store, setting)
     tables = (
         loss_table(setting), reference_table(references) if references else None, tuning_table(setting.frame),
-        difference_table(verdict), run_table(setting.frame),
+        difference_table(verdict), run_table(setting.frame), class_table(predictions, classes),
     )  # fmt: skip
     drawn = [replace(panel, name=prefix + panel.name) for panel in panels(setting, gathered, verdict, whole, classes)]
     return Chapter(
@@ -189,7 +190,7 @@ def _chapter(
         ),
         tables=tuple(table for table in tables if table is not None),
         panels=tuple((panel, as_svg(panel.figure, panel.name)) for panel in drawn),
-        mistakes=None if images is None else confident_mistakes(store, gathered, images),
+        mistakes=None if images is None else confident_mistakes(predictions, images),
         classes=classes,
         encoder=_encoder_in_words(gathered),
     )

@@ -28,3 +28,12 @@ document.querySelectorAll("table.sortable").forEach(function (table) {
     });
   });
 });
+document.querySelectorAll("[data-search]").forEach(function (field) {
+  var body = document.getElementById(field.dataset.search).tBodies[0];
+  field.addEventListener("input", function () {
+    var wanted = field.value.trim().toLowerCase();
+    Array.from(body.rows).forEach(function (row) {
+      row.classList.toggle("off", row.cells[0].textContent.toLowerCase().indexOf(wanted) < 0);
+    });
+  });
+});
