@@ -51,6 +51,7 @@ _masked: dict[tuple[Any, ...], bool] = {}
 _warned_of_one_row = False
 _known_prior: tuple[Callable[[], Tensor | None], int] = (lambda: None, 0)
 _HUGE = -1e5  # below it the kernels have lost digits that a loss needs
+_LOOKED_AT = 1 << 24  # logits at once, where the table looks for such numbers
 _MOST_PLANS = 1024  # where every batch has another size, plans are made anew, and not kept for ever
 
 
@@ -141,20 +142,18 @@ def _single_precision(call: Call) -> str | None:
 def _digits(call: Call) -> str | None:
     """Classes that count are not masked by a huge number in all rows: the kernels add logarithms.
 
-    The first call of its kind is looked at, for which the host has to wait; masks rarely come and go.
+    Only smoothing, class probabilities and a given prior name classes that no row may be able to have. The first call
+    of its kind is looked at, for which the host has to wait; masks rarely come and go.
     """
     z, target = call.input, call.target
     if torch.compiler.is_compiling() or (z.is_cuda and torch.cuda.is_current_stream_capturing()):
         return None
-    kind = target.dtype if isinstance(target, Tensor) else TwoHot
-    options = (
-        str(call.reduction),
-        call.label_smoothing > 0,
-        call.weight is None,
-        call.prior is None,
-        _anchored(call.anchor),
-    )
-    key = (z.shape, z.dtype, z.device, kind, options, _kernels().fingerprint())
+    smooth = call.label_smoothing > 0
+    dense = isinstance(target, Tensor) and target.shape == z.shape
+    if not (smooth or dense or (call.prior is not None and _anchored(call.anchor))):
+        return None
+    options = (str(call.reduction), smooth, dense, call.weight is None, call.prior is None, _anchored(call.anchor))
+    key = (z.shape, z.dtype, z.device, options, _kernels().fingerprint())
     if key not in _masked:
         if len(_masked) >= _MOST_PLANS:
             _masked.clear()
@@ -164,21 +163,23 @@ def _digits(call: Call) -> str | None:
 
 def _is_masked(call: Call) -> bool:
     rows = _rows(call)
-    if _kernels().is_tiny(rows.logits, call.context, _kernels().problem_of(rows, 0.0, None).reduction):
+    if _kernels().is_tiny(rows.logits, call.context, _kernels().operands_of(rows, 0.0, None).reduction):
         return False  # the one program keeps all digits
-    z, valid = rows.logits.detach().float(), rows.valid()
-    below = z - z.amax(1, keepdim=True)
-    if valid is not None:
-        below = below.masked_fill(~valid[:, None], -torch.inf)
-    lowest = below.amax(0)  # (K,)
+    logits, valid = rows.logits.detach(), rows.valid()
+    n, K = logits.shape
+    lowest = torch.full((K,), -torch.inf, device=logits.device)
+    at_once = max(_LOOKED_AT // K, 1)
+    for first in range(0, n, at_once):
+        z = logits[first : first + at_once].float()
+        below = z - z.amax(1, keepdim=True)
+        if valid is not None:
+            below = below.masked_fill(~valid[first : first + at_once, None], -torch.inf)
+        lowest = torch.maximum(lowest, below.amax(0))
+    counts = torch.zeros_like(lowest, dtype=torch.bool)
     if rows.label_smoothing > 0:
-        counts = torch.ones_like(lowest, dtype=torch.bool)
+        counts |= True
     elif rows.probs is not None:
-        counts = (rows.probs != 0).any(0)
-    else:
-        counts = torch.zeros_like(lowest, dtype=torch.bool)
-        for label, _ in rows.labels():
-            counts[label.clamp(0, rows.num_classes - 1)] = True
+        counts |= (rows.probs != 0).any(0)
     if rows.weight is not None:
         counts &= rows.weight != 0
     if call.prior is not None and _anchored(call.anchor):
