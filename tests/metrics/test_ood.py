@@ -13,6 +13,7 @@ from gence.metrics import (
     aupr_out,
     auroc,
     fpr_at_tpr,
+    max_logit,
     max_probability,
     negative_energy,
     negative_entropy,
@@ -34,7 +35,7 @@ def labelled(inside, outside):
 
 def test_scores_are_higher_for_the_surer_prediction():
     logits = torch.tensor([[5.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
-    for score in (negative_entropy, max_probability, negative_energy):
+    for score in (negative_entropy, max_probability, negative_energy, max_logit):
         values = score(logits)
         assert values.dtype == torch.float64
         assert values[0] > values[1] > values[2]
@@ -111,7 +112,12 @@ def test_ood_metrics_names_and_values():
     inside = 3 * torch.randn(50, 4, generator=generator)
     outside = torch.randn(30, 4, generator=generator)
     found = ood_metrics(inside, outside)
-    scores = {"entropy": negative_entropy, "confidence": max_probability, "energy": negative_energy}
+    scores = {
+        "entropy": negative_entropy,
+        "confidence": max_probability,
+        "energy": negative_energy,
+        "max_logit": max_logit,
+    }
     metrics = {"auroc": auroc, "fpr95": fpr_at_tpr, "aupr_in": aupr_in, "aupr_out": aupr_out}
     assert set(found) == {f"{metric}_{score}" for metric in metrics for score in scores}
     for metric, function in metrics.items():

@@ -33,12 +33,21 @@ if TYPE_CHECKING:
         risk_coverage_curve,
         top1_accuracy,
     )
+    from gence.metrics.detectors import (
+        KNNDetector,
+        MahalanobisDetector,
+        ViMDetector,
+        fit_knn,
+        fit_mahalanobis,
+        fit_vim,
+    )
     from gence.metrics.ood import (
         ScoreHistograms,
         aupr_in,
         aupr_out,
         auroc,
         fpr_at_tpr,
+        max_logit,
         max_probability,
         negative_energy,
         negative_entropy,
@@ -53,18 +62,21 @@ if TYPE_CHECKING:
         student_critical,
         summarize,
     )
-    from gence.metrics.summary import classification_metrics, ood_metrics
+    from gence.metrics.summary import classification_metrics, detection_metrics, ood_metrics
     from gence.metrics.wilcoxon import holm, smallest_p, wilcoxon_signed_rank
 
 __getattr__, __dir__, _ = front_door(__name__)
 
 __all__ = [
+    "KNNDetector",
+    "MahalanobisDetector",
     "PairedDifference",
     "ReliabilityBins",
     "RiskCoverage",
     "ScoreHistograms",
     "ScoreParts",
     "Summary",
+    "ViMDetector",
     "adaptive_calibration_error",
     "area_under_risk_coverage",
     "aupr_in",
@@ -77,13 +89,18 @@ __all__ = [
     "classwise_calibration_error",
     "confusion_matrix",
     "debiased_calibration_error",
+    "detection_metrics",
     "excess_area_under_risk_coverage",
     "expected_calibration_error",
+    "fit_knn",
+    "fit_mahalanobis",
+    "fit_vim",
     "fpr_at_tpr",
     "holm",
     "ks_calibration_error",
     "label_distribution",
     "marginal_divergence",
+    "max_logit",
     "max_probability",
     "maximum_calibration_error",
     "negative_energy",

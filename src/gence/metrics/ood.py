@@ -51,7 +51,7 @@ def max_probability(logits: Tensor) -> Tensor:
 def negative_energy(logits: Tensor, temperature: float = 1.0) -> Tensor:
     """T log sum_k exp(z_k / T), (n,): the negative of the free energy.
 
-    The only one of the three that sees a constant added to a row of logits. No loss here, cross-entropy included,
+    Unlike entropy and confidence it sees a constant added to a row of logits. No loss here, cross-entropy included,
     determines that constant; it is whatever the network happened to learn.
 
     Args:
@@ -66,6 +66,22 @@ def negative_energy(logits: Tensor, temperature: float = 1.0) -> Tensor:
     if not (math.isfinite(temperature) and temperature > 0):
         raise ValueError(f"temperature: {temperature!r} was given, a finite number above 0 expected.")
     return temperature * (as_logits(logits) / temperature).logsumexp(dim=1)
+
+
+def max_logit(logits: Tensor) -> Tensor:
+    """max_k z_k, (n,): the largest logit, before the softmax divides its size away (Hendrycks et al., ICML 2022).
+
+    Like the energy it sees a constant added to a row of logits.
+
+    Args:
+        logits: (n, K).
+
+    Example:
+        >>> import torch
+        >>> max_logit(torch.tensor([[1.0, 3.0], [0.0, 0.0]])).tolist()
+        [3.0, 0.0]
+    """
+    return as_logits(logits).amax(dim=1)
 
 
 def auroc(id_scores: Tensor, ood_scores: Tensor) -> Tensor:

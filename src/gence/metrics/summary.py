@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -62,9 +64,9 @@ def classification_metrics(logits: Tensor, target: Tensor, bins: int = 15) -> di
 
 
 def ood_metrics(id_logits: Tensor, ood_logits: Tensor) -> dict[str, float]:
-    """AUROC, FPR at 95 % TPR and both AUPR, with ID as positive, by entropy, confidence and energy (temperature 1).
+    """AUROC, FPR at 95 % TPR and both AUPR, with ID as positive, by all detectors that read logits alone.
 
-    Keys: auroc_*, fpr95_*, aupr_in_*, aupr_out_* with * one of entropy, confidence, energy.
+    Keys: auroc_*, fpr95_*, aupr_in_*, aupr_out_* with * one of entropy, confidence, energy (temperature 1), max_logit.
 
     Args:
         id_logits: (n, K) of inputs from the training distribution.
@@ -82,15 +84,37 @@ def ood_metrics(id_logits: Tensor, ood_logits: Tensor) -> dict[str, float]:
             f"ood_logits: {outside.shape[1]} classes were given, {inside.shape[1]} expected as in id_logits: both "
             f"must come from the same network."
         )
+    return detection_metrics(_scores(inside), _scores(outside))
+
+
+def detection_metrics(id_scores: Mapping[str, Tensor], ood_scores: Mapping[str, Tensor]) -> dict[str, float]:
+    """How well each detector tells ID from OOD rows, under the keys of `ood_metrics`.
+
+    AUROC, FPR and aupr_in have ID as the positive class, aupr_out has OOD.
+
+    Args:
+        id_scores: detector's name -> (n,), higher = more in-distribution.
+        ood_scores: the same detectors' scores (m,) of other inputs.
+
+    Example:
+        >>> import torch
+        >>> found = detection_metrics({"knn": torch.tensor([0.9, 0.8])}, {"knn": torch.tensor([0.8, 0.1])})
+        >>> found["auroc_knn"], found["fpr95_knn"]
+        (0.875, 0.5)
+    """
+    if id_scores.keys() != ood_scores.keys():
+        raise ValueError(
+            f"ood_scores: detectors {', '.join(ood_scores)} were given, {', '.join(id_scores)} expected, as in "
+            "id_scores."
+        )
     found: dict[str, Tensor] = {}
-    inside_scores, outside_scores = _scores(inside), _scores(outside)
-    for name in inside_scores:
-        pair = (inside_scores[name], outside_scores[name])
+    for name, inside in id_scores.items():
+        pair = (inside, ood_scores[name])
         found[f"auroc_{name}"] = auroc(*pair)
         found[f"fpr95_{name}"] = fpr_at_tpr(*pair, tpr=0.95)
         found[f"aupr_in_{name}"] = aupr_in(*pair)
         found[f"aupr_out_{name}"] = aupr_out(*pair)
-    return dict(zip(found, torch.stack(list(found.values())).tolist(), strict=True))
+    return dict(zip(found, torch.stack(list(found.values())).tolist(), strict=True)) if found else {}
 
 
 def _scores(logits: Tensor) -> dict[str, Tensor]:
@@ -99,4 +123,5 @@ def _scores(logits: Tensor) -> dict[str, Tensor]:
         "entropy": negative_entropy_of(probs),
         "confidence": probs.amax(dim=1),
         "energy": negative_energy(logits),
+        "max_logit": logits.amax(dim=1),
     }
