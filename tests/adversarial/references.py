@@ -111,6 +111,62 @@ def cosine(problem: Problem) -> tuple[list[float], float]:
     return found, 1.0
 
 
+def with_penalty(
+    penalty: Callable[[Problem, list[float], list[float]], float],
+) -> Callable[[Problem], tuple[list[float], float]]:
+    """Cross-entropy and a penalty of the row's logits and weighted targets."""
+
+    def losses(problem: Problem) -> tuple[list[float], float]:
+        found, largest = LOSSES["ce"](problem)
+        for i, t in problem.targets().items():
+            added = penalty(problem, problem.logits[i], t)
+            found[i] += added
+            largest = max(largest, abs(added), *(v * v for v in problem.logits[i]))
+        return found, largest
+
+    return losses
+
+
+def gap(problem: Problem, row: list[float], t: list[float]) -> float:
+    """The mean over classes of how far mean confidence and class frequency are apart; the same for every row."""
+    K, eps = len(row), problem.smoothing
+    taking_part = [(z, shares) for z, shares in zip(problem.logits, problem.shares, strict=True) if shares is not None]
+    total = 0.0
+    for k in range(K):
+        confidence = math.fsum(math.exp(z[k] - log_sum_exp(z)) for z, _ in taking_part)
+        frequency = math.fsum((1 - eps) * shares[k] + eps / K for _, shares in taking_part)
+        total += abs(confidence - frequency) / len(taking_part)
+    return math.fsum(t) * total / K
+
+
+def others_squared(problem: Problem, row: list[float], t: list[float]) -> float:
+    mass = math.fsum(t)
+    return math.fsum((mass - share) * v * v for share, v in zip(t, row, strict=True)) / max(len(row) - 1, 1)
+
+
+def beyond_margin(problem: Problem, row: list[float], t: list[float]) -> float:
+    return 0.1 * math.fsum(t) * math.fsum(max(0.0, max(row) - v - 10.0) for v in row)
+
+
+def of_one_length(problem: Problem) -> tuple[list[float], float]:
+    """Cross-entropy of the rows' directions over 0.04."""
+    logits = [[v / (0.04 * (math.hypot(*row) or 1.0)) for v in row] for row in problem.logits]
+    return LOSSES["ce"](Problem(logits, problem.shares, problem.weight, problem.denominators, problem.smoothing))
+
+
+def dual_focal(problem: Problem) -> tuple[list[float], float]:
+    found, largest = [0.0] * len(problem.logits), 1.0
+    for i, t in problem.targets().items():
+        row = problem.logits[i]
+        log_p = [v - log_sum_exp(row) for v in row]
+        for k, share in enumerate(t):
+            if share:
+                below = max((math.exp(v) for v in log_p if v < log_p[k]), default=0.0)
+                found[i] += share * (1 - math.exp(log_p[k]) + below) ** 2 * -log_p[k]
+                largest = max(largest, abs(log_p[k]))
+    return found, largest
+
+
 def adjusted(problem: Problem) -> tuple[list[float], float]:
     """Cross-entropy of the logits plus the logarithm of the prior, which is given as one of the anchor."""
     prior = problem.prior or [1.0] * len(problem.weight)
@@ -143,6 +199,12 @@ LOSSES: dict[str, Callable[[Problem], tuple[list[float], float]]] = {
     "focal": of_probabilities(lambda p, log_p: (1 - p) ** 2 * -log_p),
     "logit_adjusted": adjusted,
     "cosine": cosine,
+    "mdca": with_penalty(gap),
+    "poly1": of_probabilities(lambda p, log_p: -log_p - math.expm1(log_p)),
+    "squentropy": with_penalty(others_squared),
+    "mbls": with_penalty(beyond_margin),
+    "logit_norm": of_one_length,
+    "dual_focal": dual_focal,
 }
 
 

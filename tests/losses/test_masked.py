@@ -113,6 +113,16 @@ def test_no_loss_has_a_gradient_through_a_class_without_share(name):
         assert_close(gradient, expected)
 
 
+@pytest.mark.parametrize("name", [name for name, info in LOSSES.items() if info.masks_classes])
+def test_no_loss_counts_a_class_at_minus_infinity_without_share(name):
+    z, p = torch.randn(6, 3, dtype=torch.float64), torch.rand(6, 3, dtype=torch.float64).softmax(1)
+    a = torch.cat([z, torch.full((6, 1), -torch.inf, dtype=torch.float64)], 1)
+    found = LOSSES[name].function(a, torch.cat([p, torch.zeros(6, 1, dtype=torch.float64)], 1))
+    assert_close(found, LOSSES[name].function(z, p))
+    weight = torch.tensor([1.0, 2.0, 0.5, 0.0])
+    assert LOSSES[name].function(a, torch.arange(6) % 3, weight, label_smoothing=0.1).isfinite()
+
+
 @pytest.mark.parametrize("backend", ["auto", "torch"])
 @pytest.mark.parametrize("n", [5, 300])
 @pytest.mark.parametrize(
@@ -125,11 +135,14 @@ def test_no_loss_has_a_gradient_through_a_class_without_share(name):
     ids=["smoothed", "anchored", "context"],
 )
 def test_the_mean_over_no_row_is_nan_without_a_gradient(backend, n, options):
-    z, y = torch.randn(n, 3, requires_grad=True), torch.full((n,), -100)
-    with gence.set_backend(backend):
-        loss = gen_cross_entropy(z, y, **options)
-    assert loss.isnan()
-    assert_close(torch.autograd.grad(loss, z)[0], torch.zeros(n, 3))
+    z = torch.randn(n, 3, requires_grad=True)
+    # No row takes part, or all labels are of weight 0: then smoothing alone gives the rows a loss.
+    nothing = {"weight": torch.tensor([1.0, 0.0, 2.0])}
+    for label, more in ((-100, {}), (1, nothing), (1, {**nothing, "label_smoothing": 0.5})):
+        with gence.set_backend(backend):
+            loss = gen_cross_entropy(z, torch.full((n,), label), **{**options, **more})
+        assert loss.isnan()
+        assert_close(torch.autograd.grad(loss, z)[0], torch.zeros(n, 3))
 
 
 @pytest.mark.parametrize("backend", ["auto", "torch"])

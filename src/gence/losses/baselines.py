@@ -41,13 +41,15 @@ def cross_entropy(
     >>> z, y = torch.randn(4, 3), torch.tensor([0, 2, 1, 1])
     >>> torch.testing.assert_close(gence.cross_entropy(z, y), torch.nn.functional.cross_entropy(z, y))
     """
-    if isinstance(target, TwoHot):
+    # PyTorch adds 0 times infinity for a class at -inf that a row names with probability 0, or smooths with weight 0.
+    indices = isinstance(target, Tensor) and not target.is_floating_point()
+    if not indices or (weight is not None and label_smoothing != 0):
         return cost_of_log_probs(torch.neg, input, target, weight, ignore_index, reduction, label_smoothing)
     check_call(input, target, weight, ignore_index, reduction, label_smoothing)
     dtype = compute_dtype(input)  # PyTorch sums half types as they are on a CPU, where float16 overflows
     loss = F.cross_entropy(
         input.to(dtype),
-        target.to(dtype) if target.is_floating_point() else target.long(),
+        target.long(),
         None if weight is None else weight.to(dtype),
         ignore_index=ignore_index,
         reduction=reduction,

@@ -111,7 +111,7 @@ class _BlocksLoss(torch.autograd.Function):
         ctx.save_for_backward(logits, context, low, beyond, pi, tau, *constants)
         if denominator is None:
             return (cost if rows.reduction == "none" else cost.sum()).to(rows.dtype)
-        return (cost.sum() / denominator).to(rows.dtype)
+        return (cost.sum() / denominator.masked_fill(denominator == 0, torch.nan)).to(rows.dtype)
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:

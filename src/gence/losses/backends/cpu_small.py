@@ -109,6 +109,8 @@ class _SmallLoss(torch.autograd.Function):
             if weights is not None:
                 mass = mass * weights
             denominator = float(n) if weights is None else mass.sum().item()
+            if denominator == 0:
+                return None  # all labels have weight 0
             whole = denominator
             if smoothing:
                 spread = log_q.sum(1) if weights is None else (log_q * weights).sum(1)  # (n,)
@@ -118,8 +120,6 @@ class _SmallLoss(torch.autograd.Function):
                 mass = _smoothed(mass, weights, smoothing, n)
                 whole = float(n) if weights is None else mass.sum().item()
             if anchor:
-                if whole == 0:
-                    return None  # all labels have weight 0
                 pi = mass / whole if prior is None else prior.to(dtype)  # (K,)
                 relative = pi.clamp_min(_TINY).log_().sub_(first).add_(log_q[0])  # (K,) log pi - log S
                 divergence = torch.dot(pi, relative).item()
