@@ -82,6 +82,9 @@ def main() -> None:
     seen |= {"late": late.stopped, "late_left": len(late.left), "late_s": late.wall_s}
     ray.shutdown()
     cluster.shutdown()
+    RayEngine(num_cpus=1).capacity("cpu")  # a new cluster here
+    seen |= {"mode": os.environ.get("RAY_AUTH_MODE")}
+    ray.shutdown()
     print(json.dumps({"done": len(report.done), "already": len(report.skipped), "failed": report.failed,
                       "left": len(report.left), "nodes": nodes, **seen}))  # fmt: skip
 

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from gence.losses import _checks, contrastive
 from gence.losses.targets import (
     Target,
-    TwoHot,
     check_call,
     compute_dtype,
     loss_dtype,
@@ -42,8 +41,7 @@ def cross_entropy(
     >>> torch.testing.assert_close(gence.cross_entropy(z, y), torch.nn.functional.cross_entropy(z, y))
     """
     # PyTorch adds 0 times infinity for a class at -inf that a row names with probability 0, or smooths with weight 0.
-    indices = isinstance(target, Tensor) and not target.is_floating_point()
-    if not indices or (weight is not None and label_smoothing != 0):
+    if not isinstance(target, Tensor) or target.is_floating_point() or (weight is not None and label_smoothing != 0):
         return cost_of_log_probs(torch.neg, input, target, weight, ignore_index, reduction, label_smoothing)
     check_call(input, target, weight, ignore_index, reduction, label_smoothing)
     dtype = compute_dtype(input)  # PyTorch sums half types as they are on a CPU, where float16 overflows

@@ -53,6 +53,18 @@ def test_classes_alone(tmp_path: Path) -> None:
     assert [(part.name, part.images) for part in check(root).parts] == [("data/all", 11)]
 
 
+def test_classes_that_differ_in_case_or_unicode_form_are_noted(tmp_path: Path) -> None:
+    names = ("Cat", "cat", "caf\u00e9", "cafe\u0301", "dog")
+    files = {f"{name}/{i}.png": encode(np.full((8, 8), 40 * k + i, np.uint8)) for k, name in enumerate(names)
+             for i in range(2)}  # fmt: skip
+    path = tmp_path / "data.zip"
+    path.write_bytes(zip_bytes(files))
+    report = check(path)
+    assert report.ok
+    alike = [note for note in report.notes if "differ only in case or Unicode form" in note]
+    assert ["'Cat', 'cat'" in alike[0] or "'Cat', 'cat'" in alike[1], len(alike)] == [True, 2]
+
+
 def test_train_and_test(tmp_path: Path) -> None:
     files = {
         **digit_files(3, prefix="train/"),

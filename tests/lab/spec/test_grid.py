@@ -57,7 +57,7 @@ def test_a_list_beside_a_product_and_a_spec_as_base():
 
 def test_toml_means_the_same_as_python(tmp_path):
     path = tmp_path / "grid.toml"
-    path.write_text(TOML)
+    path.write_text(TOML, encoding="utf-8-sig")  # as some editors on Windows write it
     base = {**BASE, "subset": 100, "recipe": {"base": "tiny", "epochs": 3}}
     expected = Grid(
         base=base,

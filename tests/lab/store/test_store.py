@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import errno
 import json
 import math
@@ -19,8 +20,9 @@ import torch
 from gence.lab.store import files as atomic
 from gence.lab.store.check import leftovers
 from gence.lab.store.environment import environment_record
-from gence.lab.store.files import StoreError
+from gence.lab.store.files import StoreError, frame_as_csv
 from gence.lab.store.pack import Pack
+from gence.lab.store.record import RunResult
 from gence.lab.store.store import Store
 from gence.lab.train.checkpoint import CohortCheckpoint
 from tests.lab.store_records import ENVIRONMENT, SPECS, a_day_later, filled, record_file, result
@@ -371,6 +373,18 @@ def test_export(tmp_path):
     assert store.export_csv(tmp_path / "all.csv") == len(SPECS)
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "all.parquet"), store.frame())
     assert sorted(pd.read_csv(tmp_path / "all.csv")["key"]) == sorted(store.keys())
+
+
+def test_no_cell_of_a_csv_file_is_a_formula(tmp_path):
+    frame = pd.DataFrame({"=name": ["=1+1", "@x", "-2", "+a", "-a", "cat"], "n": [1.5, -2, 3, 4, 5, math.nan]})
+    lines = frame_as_csv(frame).splitlines()
+    assert lines == ["'=name,n", "'=1+1,1.5", "'@x,-2.0", "-2,3.0", "'+a,4.0", "'-a,5.0", "cat,"]
+    spec = SPECS[0].replace(data="@SUM(1)", ood=["=cmd|' /C calc'!A0"])
+    store = Store(tmp_path / "store")
+    assert store.write(spec, RunResult(metrics={"accuracy": -0.5}), {})
+    store.export_csv(tmp_path / "all.csv")
+    (row,) = csv.DictReader((tmp_path / "all.csv").read_text().splitlines())
+    assert (row["data"], row["ood"], row["accuracy"]) == ("'@SUM(1)", "'=cmd|' /C calc'!A0", "-0.5")
 
 
 def test_a_path_that_cannot_be_a_store_is_named(tmp_path):

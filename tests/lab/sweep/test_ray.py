@@ -52,6 +52,7 @@ def test_a_grid_survives_the_loss_of_a_node(tmp_path, quiet_console):
     assert report["done"] + report["already"] == 60
     assert (report["late"], report["late_left"]) == ("time limit", 8)
     assert report["late_s"] < 15, "the workers hear of the limit while they train"
+    assert report["mode"] == "token", "a new cluster asks for a token"
     store, undisturbed = Store(tmp_path / "store"), Store(tmp_path / "undisturbed")
     run_grid(make_specs(SEEDS), undisturbed, device="cpu", trainer=train, console=quiet_console)
     assert outcomes(store) == outcomes(undisturbed)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -300,7 +301,7 @@ _LOOKED_AT = 20  # images whose headers are read, to see how many bits they have
 
 
 def left_out_notes(source: str | Path, data_dir: str | Path | None = None) -> list[str]:
-    """A sentence for each folder or archive of a source in which documents or folders of images are skipped.
+    """A sentence for each folder or archive of a source in which something is skipped, or classes look alike.
 
     A folder whose name begins with a dot, and `__MACOSX`, are taken for leftovers of a file manager; a class of that
     name would be missed without a word. A source that cannot be read has no notes: `load` says what is wrong with it.
@@ -319,10 +320,16 @@ def left_out_notes(source: str | Path, data_dir: str | Path | None = None) -> li
                 special = opened.skipped
                 documents = sorted(name for name in opened.files if is_document(name) and not is_ignored(name))
                 deep = _has_deep_images(opened)
+                alike = _alike_classes(opened)
             if special:
                 notes.append(f"{path}: skipped {_some(special)}: not regular files (pipes, devices or sockets)")
             if documents:
                 notes.append(f"{path}: skipped {_some(documents)}: not images")
+            notes += [
+                f"{path}: the classes {_some([repr(name) for name in names])} differ only in case or Unicode form; "
+                "rename one if they are the same class"
+                for names in alike
+            ]
             if deep:
                 notes.append(
                     f"{path}: 16- and 32-bit images are scaled to 8 bits, each from its smallest value to its largest"
@@ -336,6 +343,20 @@ def left_out_notes(source: str | Path, data_dir: str | Path | None = None) -> li
     except (DataError, OSError):
         return []
     return notes
+
+
+def _alike_classes(container: Container) -> list[list[str]]:
+    """The classes of each part that many programs, and people, take for one: equal but for case and Unicode form."""
+    found: list[list[str]] = []
+    layouts: Iterable[SplitLayout] = ()
+    with contextlib.suppress(DataError):  # what is wrong is said elsewhere
+        layouts = find_splits(container, allow_flat=True, problems=[]).values()
+    for layout in layouts:
+        alike: dict[str, list[str]] = {}
+        for name in layout.classes:
+            alike.setdefault(unicodedata.normalize("NFKC", name).casefold().strip(), []).append(name)
+        found += [names for names in alike.values() if len(names) > 1 and names not in found]
+    return found
 
 
 def _has_deep_images(container: Container) -> bool:

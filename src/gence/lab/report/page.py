@@ -21,7 +21,7 @@ from gence.lab.report.style import Mark, colour_variables, loss_title, marks_for
 from gence.lab.report.tables import Table, difference_table, loss_table, reference_table, run_table, tuning_table
 from gence.lab.report.verdict import Verdict, judge
 from gence.lab.report.warnings import image_concerns, reference_concerns, run_concerns
-from gence.lab.store import Store, StoreError, is_it_the_folder, replace_file
+from gence.lab.store import Store, StoreError, frame_as_csv, is_it_the_folder, replace_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,7 +113,7 @@ def write_report(report: Report, out: str | os.PathLike[str], *, files: bool = T
     folder = make_folder(out)
     page = folder / "report.html"
     replace_file(page, _encoded(render(report)))
-    replace_file(folder / "runs.csv", _encoded(report.frame.to_csv(index=False)))
+    replace_file(folder / "runs.csv", _encoded(frame_as_csv(report.frame)))
     if not files:
         return page
     written: set[str] = set()
@@ -257,7 +257,7 @@ def render(report: Report) -> str:
     folder = files("gence.lab.report") / "templates"
     losses = list(dict.fromkeys(loss for chapter in report.chapters for loss in chapter.gathered.losses))
     marks = marks_for(losses)
-    csv = _encoded(report.frame.to_csv(index=False))
+    csv = _encoded(frame_as_csv(report.frame))
     return environment.get_template("report.html").render(
         report=report,
         version=__version__,

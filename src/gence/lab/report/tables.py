@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gence.lab.report.frame import Setting, best_losses, cells, is_uneven, losses_in, ood_sets
 from gence.lab.report.style import MAIN, SHOWN, Quantity, auroc_of, loss_title
 from gence.lab.report.verdict import MetricVerdict, Verdict
+from gence.lab.store import spreadsheet_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,12 +29,12 @@ class Cell:
     best: bool = False
 
     def plain(self) -> str:
-        """Return the text for a program: a number with an ASCII minus, a name as it is.
+        """Return the text for a program: a number with an ASCII minus, a name that no spreadsheet computes.
 
         >>> Cell(text="−0.1", value=-0.1).plain()
         '-0.1'
         """
-        return self.text if isinstance(self.value, str) else self.text.replace("−", "-")
+        return spreadsheet_text(self.text) if isinstance(self.value, str) else self.text.replace("−", "-")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -92,7 +92,7 @@ class Grid:
 def read_grid(path: str | os.PathLike[str]) -> list[RunSpec]:
     """Read the runs of a TOML grid; an unknown or misspelt key is an error that names the nearest."""
     try:
-        document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        document = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:
         raise SpecError(f"there is no grid file {os.fspath(path)!r}") from error
     except UnicodeDecodeError as error:

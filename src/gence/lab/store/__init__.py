@@ -10,7 +10,15 @@ from gence._front_door import front_door
 if TYPE_CHECKING:
     from gence.lab.store.check import CHECKPOINT_PREFIX, RUNS_NOTE, is_it_the_folder
     from gence.lab.store.environment import device_name, environment_record, is_alive, process_identity
-    from gence.lab.store.files import StoreError, create_file, replace_file, temporary_path, writing_file
+    from gence.lab.store.files import (
+        StoreError,
+        create_file,
+        frame_as_csv,
+        replace_file,
+        spreadsheet_text,
+        temporary_path,
+        writing_file,
+    )
     from gence.lab.store.provenance import (
         changed_parts,
         check_recorded_data,

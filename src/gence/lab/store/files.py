@@ -17,9 +17,12 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gence.lab.store.environment import MACHINE, is_alive, process_identity
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TEMPORARY_PREFIX = ".writing-"
 """Names of files that are not there yet."""
@@ -27,6 +30,7 @@ TEMPORARY_PREFIX = ".writing-"
 _OWNER = re.compile(rf"{re.escape(TEMPORARY_PREFIX)}(?P<machine>[0-9a-f]{{8}})-(?P<pid>\d+)-(?P<started>\w+)-")
 _ABANDONED_AFTER_S = 3600.0
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
+_COMPUTED = ("=", "+", "-", "@", "\t", "\r")
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 
@@ -114,6 +118,32 @@ def writing_file(path: Path) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def spreadsheet_text(text: str) -> str:
+    """Return a text as a cell of a CSV file: an apostrophe goes before what a spreadsheet would compute.
+
+    >>> spreadsheet_text("=HYPERLINK(A1)"), spreadsheet_text("cat"), spreadsheet_text("-0.5")
+    ("'=HYPERLINK(A1)", 'cat', '-0.5')
+    """
+    if not text.startswith(_COMPUTED):
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text
+
+
+def frame_as_csv(frame: pd.DataFrame) -> str:
+    """Return a table as CSV; texts, columns' names among them, are those of `spreadsheet_text`."""
+    texts = frame.rename(columns=lambda name: spreadsheet_text(str(name)))
+    for at, kind in enumerate(texts.dtypes):
+        if str(kind).startswith(("object", "str")):
+            safe = [spreadsheet_text(cell) if isinstance(cell, str) else cell for cell in texts.iloc[:, at]]
+            texts.isetitem(at, safe)
+    csv: str = texts.to_csv(index=False)
+    return csv
 
 
 def remove(path: Path) -> None:

@@ -215,10 +215,10 @@ class Store:
         return len(frame)
 
     def export_csv(self, path: str | os.PathLike[str]) -> int:
-        """Write `frame()` to a CSV file; return the number of rows."""
+        """Write `frame()` to a CSV file; return the number of rows. No text in it is a formula: see `frame_as_csv`."""
         frame = self.frame()
         with files.writing_file(Path(path)) as part:
-            frame.to_csv(part, index=False)
+            part.write_bytes(files.frame_as_csv(frame).encode("utf-8", "backslashreplace"))
         return len(frame)
 
     def merge(self, other: Store) -> MergeReport:

@@ -31,7 +31,7 @@ from gence.lab.data import (
 )
 from gence.lab.models import ImageClassifier, create_model
 from gence.lab.spec import RunSpec, check_ood_names, ood_name
-from gence.lab.store import changed_parts, data_checksums, writing_file
+from gence.lab.store import changed_parts, data_checksums, spreadsheet_text, writing_file
 from gence.lab.train.backbone import resolve_device, untrained_classifier
 from gence.lab.train.checkpoint import read_tensors
 from gence.lab.train.evaluate import predict_logits, score
@@ -248,7 +248,8 @@ def write_predictions(
 ) -> int:
     """Write a CSV with a line an image: file, predicted class, its probability, and that of every class.
 
-    Columns of probabilities are called ``p_CLASS``. Names with commas, quotes or line breaks are quoted as RFC 4180
+    Columns of probabilities are called ``p_CLASS``. A name that a spreadsheet would compute (``=``, ``+``, ``-`` or
+    ``@`` in front) has an apostrophe before it. Names with commas, quotes or line breaks are quoted as RFC 4180
     has it; bytes of a file name that are no UTF-8 become escapes. The file appears when all images are done.
 
     Returns:
@@ -274,7 +275,7 @@ def write_probabilities(
             for name, row in zip(names, probs.tolist(), strict=True):
                 best = max(range(len(row)), key=row.__getitem__)
                 shown = [f"{value:.6g}" for value in row]
-                writer.writerow([name, classes[best], shown[best], *shown])
+                writer.writerow([spreadsheet_text(name), spreadsheet_text(classes[best]), shown[best], *shown])
             count += len(names)
     return count
 

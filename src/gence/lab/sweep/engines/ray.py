@@ -68,7 +68,8 @@ class RayEngine:
         import ray
 
         if not ray.is_initialized():
-            ray.init(address=self.address, log_to_driver=False, logging_level="warning")
+            # A new cluster asks for a token and shows its dashboard to this machine alone; a running one is as it is.
+            ray.init(address=self.address, log_to_driver=False, logging_level="warning", dashboard_host="127.0.0.1")
         return dict(ray.cluster_resources())
 
     def _gpus_each(self, resources: Mapping[str, float]) -> float:
