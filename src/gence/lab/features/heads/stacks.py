@@ -70,7 +70,7 @@ class LinearStack:
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (G, B, M, K) of features (G, B, D)."""
-        z = torch.bmm(self.parameters["weight"].values.mT, x.mT).mT
+        z = products(self.parameters["weight"].values.mT, x).mT
         if "bias" in self.parameters:
             z += self.parameters["bias"].values
         return z.view(*z.shape[:2], self.M, self.K)
@@ -78,7 +78,7 @@ class LinearStack:
     def backward(self, x: Tensor, dz: Tensor) -> dict[str, Tensor]:
         """Gradients of weight and bias."""
         flat = dz.reshape(*dz.shape[:2], self.M * self.K)
-        found = {"weight": torch.bmm(flat.mT, x).mT}
+        found = {"weight": products(flat.mT, x.mT).mT}
         if "bias" in self.parameters:
             found["bias"] = flat.sum(1, keepdim=True)
         return found
@@ -111,7 +111,7 @@ class MLPStack:
     def forward(self, x: Tensor) -> Tensor:
         """Logits (G, B, M, K) of features (G, B, D)."""
         own = self.parameters
-        hidden = torch.bmm(x, own["hidden_weight"].values).add_(own["hidden_bias"].values).relu_()
+        hidden = products(x, own["hidden_weight"].values.mT).add_(own["hidden_bias"].values).relu_()
         self._active = _runs_first(hidden, self.M)
         z = torch.bmm(self._active, _runs_first(own["weight"].values, self.M))
         z = z.view(len(x), self.M, x.shape[1], self.K).transpose(1, 2).contiguous()
@@ -128,7 +128,7 @@ class MLPStack:
         back.mul_(self._active > 0)
         inner = _runs_last(back, self.M)  # (G, B, M * H)
         found = {
-            "hidden_weight": torch.bmm(x.mT, inner),
+            "hidden_weight": products(x.mT, inner.mT),
             "hidden_bias": inner.sum(1, keepdim=True),
             "weight": _runs_last(torch.bmm(self._active.mT, outer), self.M),
         }
@@ -158,7 +158,7 @@ class CosineStack:
         weight = self.parameters["weight"].values
         self._norm = weight.norm(dim=1, keepdim=True).clamp_min(1e-12)
         self._direction = weight / self._norm
-        cosine = torch.bmm(_unit(x), self._direction)
+        cosine = products(_unit(x), self._direction.mT)
         self._cosine = cosine.view(*cosine.shape[:2], self.M, self.K)
         scale: Tensor = self.parameters["log_scale"].values.exp()[..., None]
         return self._cosine * scale
@@ -168,10 +168,26 @@ class CosineStack:
         scale = self.parameters["log_scale"].values.exp()
         found = {"log_scale": (dz * self._cosine).sum(3).sum(1, keepdim=True) * scale}
         flat = (dz * scale[..., None]).view(*dz.shape[:2], self.M * self.K)
-        along = torch.bmm(_unit(x).mT, flat)
+        along = products(_unit(x).mT, flat.mT)
         along -= self._direction * (self._direction * along).sum(1, keepdim=True)
         found["weight"] = along / self._norm
         return found
+
+
+def products(left: Tensor, right: Tensor) -> Tensor:
+    """(G, a, c) of (G, a, b) and (G, b, c) given as its transpose (G, c, b).
+
+    In float32 on a CPU by oneDNN where torch has it: on matrices of this size it is up to twice as fast as the BLAS
+    behind `torch.bmm`.
+    """
+    if not _HAS_ONEDNN or left.dtype is not torch.float32 or left.device.type != "cpu":
+        return torch.bmm(left, right.mT)
+    linear = torch.ops.mkldnn._linear_pointwise
+    found = [linear(a, b, None, "none", [], "") for a, b in zip(left, right, strict=True)]
+    return found[0][None] if len(found) == 1 else torch.stack(found)
+
+
+_HAS_ONEDNN = torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def create_stack(
