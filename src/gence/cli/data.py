@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gence.cli.options import FeatureColumns, LabelColumn, OodLabel, TextColumn
 from gence.cli.terminal import cleared_on_sigterm
 
 if TYPE_CHECKING:
-    from gence.lab.data import CheckReport, ImageSet
+    from gence.lab.data import CheckReport
 
-_Source = Annotated[str, typer.Argument(help="A name, a folder, an archive, or hf:OWNER/NAME.")]
+_Source = Annotated[str, typer.Argument(help="A name, a folder, an archive, hf:OWNER/NAME, or a table (CSV, .npz).")]
 _ImageSize = Annotated[
     int | None, typer.Option(help="Resize images to this many pixels. Default: keep them if small, square and uniform.")
 ]
@@ -54,63 +55,49 @@ def register(app: typer.Typer) -> None:
 
         Example: gence data prepare cifar10
         """
-        from gence.lab.data import left_out_notes, load
+        from gence.lab.data import PartReport, is_table, left_out_notes, load
 
+        if is_table(source):
+            raise ValueError(
+                f"{source} is a table, which needs no preparing; gence compare embeds its texts once, and keeps them"
+            )
         for note in left_out_notes(source, data_dir):
             typer.echo(f"note: {note}", err=True)
         with cleared_on_sigterm():
             splits = load(source, image_size=image_size, data_dir=data_dir, cache_dir=cache_dir, progress=True)
         for part in (splits.train, splits.test):
-            typer.echo(_described(part))
+            typer.echo(PartReport.of(part).in_words())
 
     @group.command()
     def check(
-        source: _Source, image_size: _ImageSize = None, data_dir: _DataDir = None, cache_dir: _CacheDir = None
+        source: _Source,
+        text: TextColumn = None,
+        label: LabelColumn = None,
+        features: FeatureColumns = None,
+        ood_label: OodLabel = None,
+        image_size: _ImageSize = None,
+        data_dir: _DataDir = None,
+        cache_dir: _CacheDir = None,
     ) -> None:
-        """Read every image and say all that is wrong: damaged files, empty classes, test images seen in training.
+        """Read every image or row and say all that is wrong: damaged files, missing labels, copies in the test part.
 
-        Example: gence data check photos.zip
+        Examples: gence data check photos.zip
+
+        gence data check tickets.csv --text message --label team
         """
-        from gence.lab.data import check as check_source
+        from gence.lab.data import check as check_source, with_columns
 
+        named = tuple(features or ())
+        source = with_columns(source, text=text, label=label, features=named, without=ood_label)
         report = check_source(source, image_size=image_size, data_dir=data_dir, cache_dir=cache_dir, progress=True)
         _print_report(report)
         if not report.ok:
             raise typer.Exit(1)
 
 
-def _described(part: ImageSet) -> str:
-    counts = part.counts()
-    return _line(
-        part.name, len(part), part.image_shape, int(counts.min()), int(counts.max()), len(counts), part.checksum
-    )
-
-
-def _line(
-    name: str, images: int, shape: tuple[int, int, int], least: int, most: int, classes: int, checksum: str
-) -> str:
-    channels, height, width = shape
-    a_class = str(least) if least == most else f"{least} to {most}"
-    kind = "gray" if channels == 1 else "colour"
-    return (
-        f"{name}: {images} images of {width} x {height} pixels, {kind}, {classes} classes with {a_class} each, "
-        f"SHA-256 {checksum[:16]}"
-    )
-
-
 def _print_report(report: CheckReport) -> None:
     for part in report.parts:
-        typer.echo(
-            _line(
-                part.name,
-                part.images,
-                part.image_shape,
-                min(part.counts),
-                max(part.counts),
-                len(part.classes),
-                part.checksum,
-            )
-        )
+        typer.echo(part.in_words())
     for note in report.notes:
         typer.echo(f"note: {note}")
     for problem in report.problems:

@@ -8,9 +8,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from typer.core import TyperArgument, TyperCommand
+
+TextColumn = Annotated[str | None, typer.Option(help="Read texts from this column of a table. Default: recognised.")]
+LabelColumn = Annotated[str | None, typer.Option(help="Read labels from this column of a table. Default: recognised.")]
+FeatureColumns = Annotated[
+    list[str] | None, typer.Option(help="Use this column of a table (repeatable). Default: all but the label.")
+]
+OodLabel = Annotated[
+    str | None, typer.Option(help="Treat rows with this label as out-of-distribution; never train on them.")
+]
 
 
 def read_settings(texts: Sequence[str]) -> dict[str, Any]:
@@ -47,8 +57,6 @@ def read_sources(given: Sequence[str] | None) -> tuple[str, ...]:
     >>> read_sources(["svhn", "cifar100"])
     ('svhn', 'cifar100')
     """
-    import typer
-
     found: list[str] = []
     for source in given or ():
         names = read_names(source)
@@ -62,8 +70,6 @@ def read_sources(given: Sequence[str] | None) -> tuple[str, ...]:
 
 def print_left_out(sources: Iterable[str]) -> None:
     """Print, on standard error, which folders of these sources are passed over."""
-    import typer
-
     from gence.lab.data import left_out_notes
 
     for source in dict.fromkeys(sources):

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gence.cli.options import print_left_out, read_settings, read_sources
+from gence.cli.options import (
+    FeatureColumns,
+    LabelColumn,
+    OodLabel,
+    TextColumn,
+    print_left_out,
+    read_settings,
+    read_sources,
+)
 from gence.cli.terminal import check_out, cleared_on_sigterm, is_interactive
 
 if TYPE_CHECKING:
@@ -24,16 +32,8 @@ if TYPE_CHECKING:
 _DATA_HELP = (
     "A name (gence data list), a folder or archive with one folder per class, hf:OWNER/NAME, or a table (CSV, .npz)."
 )
-_Ood = Annotated[list[str] | None, typer.Option(help="Out-of-distribution images (repeatable).")]
+_Ood = Annotated[list[str] | None, typer.Option(help="Out-of-distribution images or rows (repeatable).")]
 _Device = Annotated[str, typer.Option(help="Compute on auto, cpu, cuda or cuda:1.")]
-_Text = Annotated[str | None, typer.Option(help="Read texts from this column of a table. Default: recognised.")]
-_Label = Annotated[str | None, typer.Option(help="Read labels from this column of a table. Default: recognised.")]
-_Features = Annotated[
-    list[str] | None, typer.Option(help="Use this column of a table (repeatable). Default: all but the label.")
-]
-_OodLabel = Annotated[
-    str | None, typer.Option(help="Treat rows with this label as out-of-distribution; never train on them.")
-]
 _ModelFile = Annotated[Path, typer.Argument(help="A file that gence train --save wrote.")]
 
 # The order of the table; what is not here comes after, by name.
@@ -83,10 +83,10 @@ def register(app: typer.Typer) -> None:
             int | None,
             typer.Option(help="Resize images to this many pixels. Default: keep them if small, square and uniform."),
         ] = None,
-        text: _Text = None,
-        label: _Label = None,
-        features: _Features = None,
-        ood_label: _OodLabel = None,
+        text: TextColumn = None,
+        label: LabelColumn = None,
+        features: FeatureColumns = None,
+        ood_label: OodLabel = None,
         setting: Annotated[
             list[str] | None, typer.Option("--set", help="Set a field of the run, as recipe.lr=0.05 (repeatable).")
         ] = None,

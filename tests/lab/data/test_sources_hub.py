@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from gence.lab.data import DataError, NotAtHandError, load, load_images
+from gence.lab.data import (
+    DataError,
+    NotAtHandError,
+    is_table,
+    load,
+    load_images,
+    load_ood_rows,
+    load_rows,
+    with_columns,
+)
 
 from .conftest import digit_files, digit_pixels, write_folder
 
@@ -81,3 +90,35 @@ def test_image_folder_without_test_part(tmp_path: Path) -> None:
 def test_what_is_no_data_set(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be loaded"):
         load(f"hf:{tmp_path / 'gone'}")
+
+
+def test_texts_are_read_where_a_column_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GENCE_CACHE", str(tmp_path / "cache"))
+    features = datasets.Features({"message": datasets.Value("string"), "team": datasets.ClassLabel(names=["b", "a"])})
+    for split, count in (("train", 8), ("test", 4)):
+        table = {"message": [f"{split} {i}" for i in range(count)], "team": [i % 2 for i in range(count)]}
+        folder = tmp_path / "set" / "data"
+        folder.mkdir(parents=True, exist_ok=True)
+        datasets.Dataset.from_dict(table, features=features).to_parquet(folder / f"{split}-00000-of-00001.parquet")
+    plain = f"hf:{tmp_path / 'set'}"
+    with pytest.raises(DataError, match="to read it as a table, name a column: --text COLUMN"):
+        load(plain)
+    source = with_columns(plain, text="message", label="team")
+    assert is_table(source)
+    with pytest.raises(NotAtHandError, match="nothing may be downloaded"):
+        load_rows(source, download=False)
+    splits = load_rows(source)
+    assert (splits.classes, len(splits.train), len(splits.test)) == (("a", "b"), 8, 4)
+    assert splits.train.labels.tolist() == [1, 0] * 4
+    monkeypatch.setattr(datasets, "load_dataset", None)  # what was kept is not asked for again
+    assert load_rows(source, download=False).test.checksum == splits.test.checksum
+    assert len(load_ood_rows(plain, splits.columns, splits.width)) == 4
+
+
+def test_a_hub_out_of_reach_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable() -> None:
+        raise OSError("Name or service not known")
+
+    monkeypatch.setattr("gence.lab.data.download.check_hub_is_reachable", unreachable)
+    with pytest.raises(DataError, match=r"hf:owner/tickets cannot be loaded: .*the hub cannot be reached from here"):
+        load_rows("hf:owner/tickets#text=message&label=team")

@@ -95,7 +95,7 @@ def test_names_cannot_break_out_of_a_table():
 
 def test_tables_of_a_real_comparison(compared):
     chapter = compared.report.chapters[0]
-    losses, differences, runs = chapter.tables
+    losses, differences, runs, _ = chapter.tables
     assert len(losses.rows) == 3
     assert losses.columns[-1] == "AUROC <b>noise<b>, % ↑"
     assert [row.cells[1].text for row in differences.rows] == ["Accuracy, % ↑"] * 2 + ["NLL ↓"] * 2 + ["ECE, % ↓"] * 2

@@ -82,7 +82,7 @@ class CompareOptions:
         seeds: how many, or which.
         model: a name of `gence.lab.models`, HEAD@ENCODER for a pretrained encoder ("linear@efficientnet_lite0"), or
             "auto".
-        ood: data sets or folders of out-of-distribution images; one, or a list.
+        ood: data sets or folders of out-of-distribution images, or tables with the training columns; one, or a list.
         recipe: a recipe or its name, or "auto".
         epochs: overrides the recipe's.
         batch_size: overrides the recipe's.
@@ -150,7 +150,7 @@ class CompareOptions:
     )
     ood: Source | Sequence[Source] = field(
         default=(),
-        metadata=_shown(list[str] | None, "Out-of-distribution images (repeatable).", default=None),
+        metadata=_shown(list[str] | None, "Out-of-distribution images or rows (repeatable).", default=None),
     )
     recipe: str | Recipe = field(
         default=AUTO,

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from gence.lab.data.augment import EpochAugmenter, EpochDraws, MixDraws, apply_mixing, draw_mixing, normalize
     from gence.lab.data.cache import default_cache_dir, sole_maker
     from gence.lab.data.decode import Size, decode_all, decode_image, size_like, size_of
+    from gence.lab.data.download import check_hub_is_reachable
     from gence.lab.data.folders import IMAGE_SUFFIXES, find_splits
     from gence.lab.data.images import DataError, DataSplits, ImageSet, NotAtHandError
     from gence.lab.data.inspection import CheckReport, PartReport, check, left_out_notes

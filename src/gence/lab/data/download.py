@@ -16,7 +16,9 @@ import hashlib
 import http.client
 import json
 import os
+import socket
 import urllib.error
+import urllib.parse
 import urllib.request
 import uuid
 from functools import partial
@@ -205,24 +207,8 @@ def read_hub(identifier: str, wanted: tuple[str, ...], options: ReadOptions) -> 
     repository, _, label = identifier.partition("#")
     if not options.download:
         return _read_cached(repository, label, wanted, options)
-    try:
-        import datasets
-    except ImportError as error:
-        raise DataError(
-            "data sets of the Hugging Face hub need the library `datasets`: pip install 'gence[hub]'"
-        ) from error
-    try:
-        parts = datasets.load_dataset(repository)
-    except Exception as error:
-        # The library passes on errors of a dozen others (network, parquet, fsspec ...): the cause is in the text.
-        raise DataError(f"hf:{repository} cannot be loaded: {error}") from error
-    test = next((split for split in _TEST_SPLITS if split in parts), None)
-    if "train" in parts and test is not None:
-        chosen = {split: parts[split if split == "train" else test] for split in wanted}
-    elif len(parts) == 1:
-        chosen = {WHOLE: next(iter(parts.values()))}
-    else:
-        raise DataError(f"hf:{repository} has the splits {list(parts)}; expected train and test, or only one")
+    found = load_hub(repository)
+    chosen = {split: part for split, part in found.items() if split in (*wanted, WHOLE)}
     splits: dict[str, ImageSet] = {}
     for split, part in chosen.items():
         build = partial(_decode, part, repository, split, label, options)
@@ -232,6 +218,85 @@ def read_hub(identifier: str, wanted: tuple[str, ...], options: ReadOptions) -> 
             note.parent.mkdir(parents=True, exist_ok=True)
             note.write_text(part._fingerprint, encoding="utf-8")
     return splits
+
+
+def load_hub(repository: str) -> dict[str, Any]:
+    """A data set of the hub by its parts, {"train", "test"} or {"all"}, as the library `datasets` has them.
+
+    Where the hub cannot be reached, what the library has kept is read; without that the error comes at once.
+    """
+    try:
+        import datasets
+        from huggingface_hub import constants
+    except ImportError as error:
+        raise DataError(
+            "data sets of the Hugging Face hub need the library `datasets`: pip install 'gence[hub]'"
+        ) from error
+    switches: list[tuple[Any, str]] = [(datasets.config, "HF_DATASETS_OFFLINE"), (constants, "HF_HUB_OFFLINE")]
+    before = [getattr(*switch) for switch in switches]
+    hint = ""
+    try:
+        if not Path(repository).exists():
+            check_hub_is_reachable()
+    except OSError:
+        hint = "; the hub cannot be reached from here: name a file or folder, or run this where there is a network"
+        for switch in switches:
+            setattr(*switch, True)
+    try:
+        parts = datasets.load_dataset(repository)
+    except Exception as error:
+        # The library passes on errors of a dozen others (network, parquet, fsspec ...): the cause is in the text.
+        raise DataError(f"hf:{repository} cannot be loaded: {error}{hint}") from error
+    finally:
+        for switch, value in zip(switches, before, strict=True):
+            setattr(*switch, value)
+    test = next((split for split in _TEST_SPLITS if split in parts), None)
+    if "train" in parts and test is not None:
+        return {"train": parts["train"], "test": parts[test]}
+    if len(parts) == 1:
+        return {WHOLE: next(iter(parts.values()))}
+    raise DataError(f"hf:{repository} has the splits {list(parts)}; expected train and test, or only one")
+
+
+def check_hub_is_reachable() -> None:
+    """Raise `OSError` at once where the hub's name is unknown: its own client tries for a minute."""
+    from huggingface_hub import constants
+
+    if not urllib.request.getproxies():  # a proxy knows names that this machine need not know
+        socket.getaddrinfo(urllib.parse.urlsplit(constants.ENDPOINT).hostname, 443)
+
+
+def hub_tables(repository: str, *, download: bool = True) -> dict[str, Path]:
+    """The parts of a data set of the hub as Parquet files in the cache, labels by their names; made once.
+
+    Raises:
+        NotAtHandError: it is not there, and `download` is False.
+    """
+    cache = image_cache.default_cache_dir()
+    folder = cache / "hub" / f"tables-{hashlib.sha256(repository.encode()).hexdigest()[:20]}"
+    if not folder.is_dir():
+        if not download:
+            raise NotAtHandError(f"hf:{repository} is not in {cache}, and nothing may be downloaded")
+        with image_cache.sole_maker(cache, folder.name, f"the table hf:{repository}"):
+            if not folder.is_dir():
+                _keep_tables(repository, folder)
+    return {path.stem: path for path in sorted(folder.glob("*.parquet"))}
+
+
+def _keep_tables(repository: str, folder: Path) -> None:
+    import datasets
+
+    made = folder.with_name(f"{folder.name}.{uuid.uuid4().hex[:8]}.part")
+    made.mkdir(parents=True)
+    for split, part in load_hub(repository).items():
+        kinds = part.features.items()
+        plain = [name for name, kind in kinds if isinstance(kind, datasets.Value | datasets.ClassLabel)]
+        frame = part.select_columns(plain).to_pandas()
+        for name, kind in kinds:
+            if isinstance(kind, datasets.ClassLabel):
+                frame[name] = [kind.names[k] if k is not None and k >= 0 else None for k in frame[name].tolist()]
+        frame.to_parquet(made / f"{split}.parquet", index=False)
+    made.rename(folder)
 
 
 def _read_cached(repository: str, label: str, wanted: tuple[str, ...], options: ReadOptions) -> dict[str, ImageSet]:
@@ -294,5 +359,8 @@ def _column(part: Any, name: str, kind: type, asked: str) -> str:
     if asked and asked not in fitting:
         raise DataError(f"hf:{name} has no {kind.__name__} column {asked!r}; there are {fitting or 'none'}")
     if not fitting:
-        raise DataError(f"hf:{name} has no {kind.__name__} column, only {list(part.features)}")
+        raise DataError(
+            f"hf:{name} has no {kind.__name__} column, only {list(part.features)}; to read it as a table, name a "
+            "column: --text COLUMN or --label COLUMN"
+        )
     return asked or fitting[0]

@@ -42,6 +42,7 @@ from gence.lab.data.sources import (
     split_problems,
     to_splits,
 )
+from gence.lab.data.tables import TablePart, check_rows, is_table
 
 
 @dataclass(frozen=True)
@@ -119,13 +120,29 @@ class PartReport:
     counts: tuple[int, ...]  # images per class
     checksum: str
 
+    def in_words(self) -> str:
+        """Return a line about it."""
+        channels, height, width = self.image_shape
+        least, most = min(self.counts), max(self.counts)
+        each = str(least) if least == most else f"{least} to {most}"
+        kind = "gray" if channels == 1 else "colour"
+        return (
+            f"{self.name}: {self.images} images of {width} x {height} pixels, {kind}, {len(self.classes)} classes with "
+            f"{each} each, SHA-256 {self.checksum[:16]}"
+        )
+
+    @classmethod
+    def of(cls, part: ImageSet) -> PartReport:
+        """What is said of images."""
+        return cls(part.name, len(part), part.image_shape, part.classes, tuple(part.counts().tolist()), part.checksum)
+
 
 @dataclass(frozen=True)
 class CheckReport:
     """What was found: `problems` keep the source from being loaded, `notes` are worth knowing."""
 
     source: str
-    parts: tuple[PartReport, ...]
+    parts: tuple[PartReport | TablePart, ...]
     problems: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -154,7 +171,7 @@ def check(
     cache_dir: str | Path | None = None,
     progress: bool = False,
 ) -> CheckReport:
-    """Read every image of a source and report all that is wrong, rather than the first; nothing decoded is cached.
+    """Read every image or row of a source and report all that is wrong, not the first alone; nothing decoded is cached.
 
     Args:
         source: as for `load`. A named data set whose archives are not at hand is downloaded.
@@ -166,6 +183,11 @@ def check(
     >>> check("digits").ok
     True
     """
+    if is_table(source):
+        if image_size is not None:
+            raise DataError(f"image_size does nothing for {source}, which is a table; leave it out")
+        rows = check_rows(str(source))
+        return CheckReport(str(source), tuple(rows.parts), tuple(rows.problems), tuple(rows.notes))
     options = ReadOptions(
         image_size=image_size,
         data_dir=None if data_dir is None else Path(data_dir).expanduser(),
@@ -183,10 +205,7 @@ def check(
         _look_for_copies(findings)
     except DataError as error:
         findings.problems.append(str(error))
-    reports = tuple(
-        PartReport(p.name, len(p), p.image_shape, p.classes, tuple(p.counts().tolist()), p.checksum)
-        for p in findings.parts.values()
-    )
+    reports = tuple(map(PartReport.of, findings.parts.values()))
     return CheckReport(str(source), reports, tuple(findings.problems), tuple(findings.notes))
 
 

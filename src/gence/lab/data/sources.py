@@ -149,6 +149,8 @@ def container_paths(source: str | Path, data_dir: Path | None) -> dict[str, Path
 
     Empty for a named data set that has to be downloaded (or is bundled) and for one of the hub.
     """
+    if str(source).startswith(HUB_PREFIX):
+        return {}
     if is_table(source):
         path = Path(TableAddress.parse(source).path).expanduser()
         if not path.exists() and not any(parent.is_file() for parent in path.parents):
@@ -162,8 +164,6 @@ def container_paths(source: str | Path, data_dir: Path | None) -> dict[str, Path
         if not data_dir.is_dir():
             raise DataError(f"the data folder {data_dir} does not exist; correct GENCE_DATA or data_dir")
         return _pair(data_dir / source)
-    if isinstance(source, str) and source.startswith(HUB_PREFIX):
-        return {}
     path = Path(source).expanduser()
     if path.is_dir():
         return {WHOLE: path}

@@ -9,9 +9,6 @@ import difflib
 import hashlib
 import json
 import re
-import socket
-import urllib.parse
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gence.lab.data import default_cache_dir
+from gence.lab.data import check_hub_is_reachable, default_cache_dir
 from gence.lab.features.preprocessing import Preprocessing
 from gence.lab.store import replace_file
 
@@ -240,14 +237,6 @@ def _from_hub(name: str, network: Any) -> Path:
             "name a local file, weights=FILE.safetensors; or run this on a machine with a network (its Hugging Face "
             "cache can be copied)"
         ) from error
-
-
-def check_hub_is_reachable() -> None:
-    """Raise `OSError` at once where the hub's name is unknown: its own client tries for a minute."""
-    from huggingface_hub import constants
-
-    if not urllib.request.getproxies():  # a proxy knows names that this machine need not know
-        socket.getaddrinfo(urllib.parse.urlsplit(constants.ENDPOINT).hostname, 443)
 
 
 def _embedded_weights(network: nn.Module) -> dict[str, Tensor]:

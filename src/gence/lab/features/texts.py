@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gence.lab.features.encoders import EncoderError, check_hub_is_reachable, first_line, tensors_checksum
+from gence.lab.data import check_hub_is_reachable
+from gence.lab.features.encoders import EncoderError, first_line, tensors_checksum
 
 TEXT_ENCODER = "all_minilm_l6_v2"
 TEXT_PREFIX = "text:"

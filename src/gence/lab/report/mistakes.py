@@ -49,7 +49,7 @@ def images_at_hand(record: Record, cache_dir: Path | None = None) -> ImageSet | 
     spec = record.spec
     try:
         if is_table(spec.data):
-            rows = load_rows(spec.data).test
+            rows = load_rows(spec.data, download=False).test
             return None if changed_parts(record.result.data, {"test": rows.checksum}) else rows
         splits = load(spec.data, image_size=spec.image_size, cache_dir=cache_dir, download=False)
     except (DataError, OSError):

@@ -121,7 +121,7 @@ def rows_to_judge(model: RowModel, data: str | None = None) -> RowSet:
     own = TableAddress.parse(model.spec.data)
     if data is not None and not same_source(TableAddress.parse(data).path, own.path):
         return judged_rows(data, model.columns, model.classes, model.data.get("train"))
-    splits = load_rows(model.spec.data)
+    splits = load_rows(model.spec.data, download=data is not None)
     changed = splits.train.checksum != model.data["train"] and splits.test.checksum != model.data["test"]
     if changed and any("no test part" in note for note in splits.notes):
         raise DataError(

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from gence.lab.data.tables.address import TableAddress, frame_source, is_table, with_columns
     from gence.lab.data.tables.columns import Columns
     from gence.lab.data.tables.files import read_one
+    from gence.lab.data.tables.findings import TablePart, check_rows
     from gence.lab.data.tables.rows import (
         RowSet,
         RowSplits,

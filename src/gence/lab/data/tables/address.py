@@ -30,6 +30,7 @@ PARTS = {
     "val": ("val", "valid", "validation", "dev"),
 }
 """How the files of a folder or zip are called, without their ending."""
+_NAMED = ("label", "text", "features", "without", "only")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,7 @@ class TableAddress:
     """Where a table is, and which of its columns and rows are meant.
 
     Attributes:
-        path: a file, a folder or zip with the files train and test, or a file inside one of these.
+        path: a file, a folder or zip with the files train and test, a file inside one of these, or hf:OWNER/NAME.
         text: the column of texts.
         label: the column of labels.
         features: the columns that are used; all but the label by default.
@@ -76,7 +77,7 @@ class TableAddress:
     def __str__(self) -> str:
         pairs = [
             (name, value)
-            for name in ("label", "text", "features", "without", "only")
+            for name in _NAMED
             for value in ((getattr(self, name),) if name != "features" else self.features)
             if value is not None
         ]
@@ -92,8 +93,8 @@ def is_table(source: object) -> bool:
     if not isinstance(source, str | os.PathLike):
         return False
     text = str(source)
-    if text.startswith(HUB_PREFIX):
-        return False
+    if text.startswith(HUB_PREFIX):  # images, unless a column is named
+        return any(f"{name}=" in text.partition("#")[2] for name in _NAMED)
     plain = text.partition("#")[0].rstrip("/")
     if plain.lower().endswith(SUFFIXES):
         return True
@@ -166,10 +167,11 @@ def with_columns(
     given = {name: value for name, value in given.items() if value is not None}
     if not given:
         return source
-    if not is_table(source):
+    if not is_table(source) and not source.startswith(HUB_PREFIX):
         named = ", ".join("--ood-label" if name == "without" else f"--{name}" for name in given)
         raise DataError(
-            f"data: {named} names columns of a table, and {source} is none ({', '.join(SUFFIXES)}, or a folder or zip)"
+            f"data: {named} names columns of a table, and {source} is none ({', '.join(SUFFIXES)}, a folder or "
+            "zip, or hf:OWNER/NAME)"
         )
     if text is not None and features:
         raise DataError(

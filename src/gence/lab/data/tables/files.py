@@ -18,7 +18,9 @@ import numpy as np
 import pandas as pd
 
 from gence.lab.data.archives import open_container
+from gence.lab.data.download import hub_tables
 from gence.lab.data.images import DataError
+from gence.lab.data.names import HUB_PREFIX
 from gence.lab.data.tables.address import parts_of
 
 Part = pd.DataFrame | Mapping[str, np.ndarray]
@@ -34,6 +36,9 @@ def read_files(path: Path, notes: list[str]) -> dict[str, Part]:
         path: a file, a folder or zip, or a file inside one of these.
         notes: takes what a user should know of how a file was read.
     """
+    if str(path).startswith(HUB_PREFIX):
+        kept = hub_tables(str(path).removeprefix(HUB_PREFIX))
+        return {part: read_one(file.read_bytes(), f"{path}/{file.name}", notes) for part, file in kept.items()}
     inside = _inside(path)
     if inside is not None:
         container, name = inside

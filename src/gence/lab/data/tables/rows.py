@@ -16,7 +16,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from gence.lab.data.download import hub_tables
 from gence.lab.data.images import DataError
+from gence.lab.data.names import HUB_PREFIX
 from gence.lab.data.subsets import holdout
 from gence.lab.data.tables.address import TableAddress
 from gence.lab.data.tables.columns import Columns, find_columns, labels_of, numbers_of, words_of
@@ -169,16 +171,21 @@ class RowSplits:
         return f"Ready features: {self.width} per row"
 
 
-def load_rows(source: str | Path) -> RowSplits:
+def load_rows(source: str | Path, *, download: bool = True) -> RowSplits:
     """Training and test rows of a source; without a test part a fifth of each class is split off, always the same.
 
     Args:
         source: see `TableAddress`.
+        download: False to read only what is on this machine already.
 
     Raises:
         DataError: the source cannot be read, or not without doubt about what is in it.
+        NotAtHandError: it would have to be downloaded, and `download` is False.
     """
     address = TableAddress.parse(source)
+    if address.path.startswith(HUB_PREFIX):
+        kept = hub_tables(address.path.removeprefix(HUB_PREFIX), download=download)
+        return _loaded(str(source), _state(next(iter(kept.values())).parent))
     return _loaded(str(source), _state(Path(address.path).expanduser()))
 
 
@@ -225,7 +232,9 @@ def read_rows(source: str) -> RowSplits:
     if len(names) < 2:
         raise DataError(f"{where} has one class, {names[0]!r}; classification needs at least two")
     if "test" in read:
-        _check_test_classes(read["test"][1], names, where)
+        problem = unseen_classes(read["test"][1], names, where)
+        if problem:
+            raise DataError(problem)
     numbers = {name: k for k, name in enumerate(names)}
     made = {
         part: RowSet.of(content, torch.tensor([numbers[label] for label in labels]), names, f"{title}/{part}")
@@ -238,12 +247,9 @@ def read_rows(source: str) -> RowSplits:
     else:
         whole = made.get("all", made.get("train"))
         assert whole is not None
-        for name, count in zip(names, whole.counts().tolist(), strict=True):
-            if count < 2:
-                raise DataError(
-                    f"{where}: class {name!r} has one row; to split off a test part it needs two. Add a row, remove "
-                    "the class, or name train and test files"
-                )
+        alone = lone_classes(read["all" if "all" in read else "train"][1], where)
+        if alone:
+            raise DataError(alone[0])
         kept, held = holdout(whole.labels, TEST_FRACTION, SPLIT_SEED, len(names), classes=names)
         train, test = (
             replace(whole.subset(kept), name=f"{title}/train"),
@@ -287,16 +293,34 @@ def _labelled(table: Part, columns: Columns | None, address: TableAddress, where
         if columns.label not in table.columns:
             raise DataError(f"{where} has no column {columns.label!r}, which the training part has its labels in")
         labels = labels_of(table[columns.label])
-    missing = [row for row, label in enumerate(labels) if not label]
-    if missing:
-        many = f"{len(missing)} rows have" if len(missing) > 1 else "a row has"
-        raise DataError(f"{where}: {many} no label, first row {missing[0] + 1}; fill it in, or remove the rows")
+    problem = missing_labels(labels, where)
+    if problem:
+        raise DataError(problem)
     if address.without is not None:
         keep = [row for row, label in enumerate(labels) if label != address.without]
         if not keep:
             raise DataError(f"ood-label: every row of {where} has the label {address.without!r}")
         content, labels = taken(content, torch.tensor(keep)), [labels[row] for row in keep]
     return content, labels
+
+
+def missing_labels(labels: Sequence[str], where: str) -> str | None:
+    """What is wrong where rows have no label; None where all have one."""
+    missing = [row for row, label in enumerate(labels) if not label]
+    if not missing:
+        return None
+    many = f"{len(missing)} rows have" if len(missing) > 1 else "a row has"
+    return f"{where}: {many} no label, first row {missing[0] + 1}; fill it in, or remove the rows"
+
+
+def lone_classes(labels: Sequence[str], where: str) -> list[str]:
+    """What is wrong with each class of which no row can be split off."""
+    return [
+        f"{where}: class {name!r} has one row; to split off a test part it needs two. Add a row, remove the class, or "
+        "name train and test files"
+        for name, count in sorted(Counter(labels).items())
+        if name and count < 2
+    ]
 
 
 def content_of(table: pd.DataFrame, columns: Columns, where: str) -> list[str] | pd.DataFrame:
@@ -363,14 +387,17 @@ def _class_names(labels: Sequence[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _check_test_classes(labels: Sequence[str], names: Sequence[str], where: str) -> None:
-    alien = Counter(label for label in labels if label not in set(names))
-    if alien:
-        name, count = alien.most_common(1)[0]
-        raise DataError(
-            f"{where}: {len(alien)} classes of the test part are not in the training part, such as {name!r} "
-            f"({count} rows); add training rows, remove them, or set them apart with --ood-label"
-        )
+def unseen_classes(labels: Sequence[str], names: Sequence[str], where: str) -> str | None:
+    """What is wrong where test rows have classes that training rows do not have; None where there are none."""
+    known = set(names)
+    alien = Counter(label for label in labels if label not in known)
+    if not alien:
+        return None
+    name, count = alien.most_common(1)[0]
+    return (
+        f"{where}: {len(alien)} classes of the test part are not in the training part, such as {name!r} "
+        f"({count} rows); add training rows, remove them, or set them apart with --ood-label"
+    )
 
 
 def load_ood_rows(source: str | Path, columns: Columns | None, width: int | None = None) -> RowSet:

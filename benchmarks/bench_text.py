@@ -1,0 +1,118 @@
+"""Losses on texts with few labels: BANKING77 and CLINC150, heads on a frozen text encoder, all tuned alike.
+
+Each setting is one `gence compare`: every loss gets the same trials of cross-validation on the training labels, the
+references get the same folds, and CLINC150's requests of no intent are the out-of-distribution inputs. A setting that
+is finished is kept in the store, so that the same command goes on after an interruption; the record is written after
+each. Embedding is timed on texts of its own, because features that are kept take no time.
+
+    python benchmarks/bench_text.py banking77.zip clinc150.zip [--per-class 5 10] [--output results/bench/text.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gence.lab.compare import compare
+from gence.lab.data import load_rows
+from gence.lab.features import TEXT_ENCODER, load_text_encoder, new_features
+from gence.lab.spec import LossSpec
+from gence.lab.store import environment_record
+
+METRICS = ("accuracy", "nll", "ece")
+OUTSIDE = "out-of-scope-test.csv"
+TIMED_TEXTS = 500
+
+
+def setting(data: Path, per_class: int, losses: str | None, seeds: int, out: Path) -> dict[str, Any]:
+    """One comparison: a row per loss and per reference, and the differences of logistic regression and CE's head."""
+    splits = load_rows(data)
+    outside = [f"{data}/{OUTSIDE}"] if "clinc" in data.name else []
+    chosen = {} if losses is None else {"losses": losses}
+    began = time.perf_counter()
+    result = compare(
+        data, n=per_class * len(splits.classes), seeds=seeds, ood=outside, out=out / f"{data.stem}-{per_class}",
+        files=False, **chosen,
+    )  # fmt: skip
+    whole = time.perf_counter() - began
+    frame = result.frame
+    outer = [name for name in frame if name.startswith("ood/") and name.endswith("auroc_entropy")]
+    rows = []
+    for loss, runs in frame.groupby("loss", sort=False):
+        row: dict[str, Any] = {"loss": str(loss), "seeds": len(runs)}
+        for metric in (*METRICS, *outer):
+            row[metric] = spread(runs[metric].tolist())
+        row["lr"], row["weight_decay"] = float(runs["recipe.lr"].iloc[0]), float(runs["recipe.weight_decay"].iloc[0])
+        rows.append(row)
+    kept = [json.loads(file.read_text()) for file in (out / f"{data.stem}-{per_class}" / "store").glob("references/*")]
+    fitted = [row for one in kept for row in one["rows"]]
+    references = [
+        {"name": name, "seeds": len(own), "seconds_per_seed": round(sum(r["wall_s"] for r in own) / len(own), 1),
+         **{metric: spread([row["metrics"][metric] for row in own]) for metric in METRICS}}
+        for name in dict.fromkeys(row["name"] for row in fitted)
+        if (own := [row for row in fitted if row["name"] == name])
+    ]  # fmt: skip
+    found: dict[str, Any] = {
+        "data": data.stem, "classes": len(splits.classes), "labels_per_class": per_class,
+        "test_texts": len(splits.test), "losses": rows, "references": references,
+        "seconds_whole_command": round(whole, 1),
+        "seconds_training_final_heads": round(float(frame["wall_s"].sum()), 1) if "wall_s" in frame else None,
+    }  # fmt: skip
+    ce = next((row for row in rows if LossSpec.parse(row["loss"]).name == "ce"), None)
+    logistic = next((row for row in references if row["name"] == "logistic"), None)
+    if ce is not None and logistic is not None:
+        found["ce_minus_logistic_points"] = round(100 * (ce["accuracy"]["mean"] - logistic["accuracy"]["mean"]), 2)
+    return found
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Mean and sample standard deviation."""
+    found = torch.tensor(values, dtype=torch.float64)
+    return {"mean": round(float(found.mean()), 5), "sd": round(float(found.std()), 5) if len(found) > 1 else 0.0}
+
+
+def embedding(data: Path) -> dict[str, Any]:
+    """Texts per second, embedded anew."""
+    texts = load_rows(data).train.texts[:TIMED_TEXTS]
+    encoder = load_text_encoder(TEXT_ENCODER)
+    began = time.perf_counter()
+    new_features(encoder, texts)
+    seconds = time.perf_counter() - began
+    return {"data": data.stem, "texts": len(texts), "seconds": round(seconds, 2),
+            "texts_per_second": round(len(texts) / seconds, 1)}  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, nargs="+", help="banking77.zip and clinc150.zip")
+    parser.add_argument("--per-class", type=int, nargs="+", default=[5, 10])
+    parser.add_argument("--losses", help="as for gence compare; its seven by default")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--work", type=Path, help="keep stores and reports here")
+    parser.add_argument("--output", type=Path, default=Path("results/bench/text.json"))
+    options = parser.parse_args()
+    work = options.work or Path(tempfile.mkdtemp(prefix="bench-text-"))
+    record: dict[str, Any] = {
+        "what": "losses on texts with few labels; heads on a frozen text encoder, 16 trials of cross-validation each",
+        "environment": environment_record("cpu"),
+        "encoder": TEXT_ENCODER,
+        "threads": torch.get_num_threads(),
+        "embedding": [embedding(data) for data in options.data],
+        "settings": [],
+    }
+    for data in options.data:
+        for per_class in options.per_class:
+            record["settings"].append(setting(data, per_class, options.losses, options.seeds, work))
+            options.output.write_text(json.dumps(record, indent=1) + "\n")
+            print(json.dumps(record["settings"][-1], indent=1), flush=True)
+
+
+if __name__ == "__main__":
+    main()
