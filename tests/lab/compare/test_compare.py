@@ -272,7 +272,7 @@ def test_a_store_without_its_images_still_has_a_report(compared, tmp_path):
         away.write(gone, record.result, record.environment)
     report = build_report(away)
     assert report.chapters[0].mistakes is None
-    assert "The images are not at hand" in write_report(report, tmp_path / "out", files=False).read_text("utf-8")
+    assert "The data are not at hand" in write_report(report, tmp_path / "out", files=False).read_text("utf-8")
 
 
 def test_an_empty_store_and_a_file_in_the_way_are_explained(tmp_path, compared):

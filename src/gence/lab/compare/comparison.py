@@ -38,7 +38,7 @@ from gence.lab.sweep import (
     tune,
     tune_frozen,
 )
-from gence.lab.train import FeatureData, embed_data
+from gence.lab.train import FeatureData, embed_data, pixel_data
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -125,8 +125,9 @@ def compare(data: Source = "digits", *, console: Console | None = None, **option
         runs = final.unbegun(store, final.stopped or "time limit")
     else:
         runs = _run(final.known, store, limit, run_options, console)
-        if features is not None and not runs.stopped:
-            fit_and_keep_references(plan.base, plan.seeds, store, features)
+        if not runs.stopped and not limit.over:
+            data = pixel_data(plan.base, asked.cache_dir) if features is None else features
+            fit_and_keep_references(plan.base, plan.seeds, store, data)
     recorded = final.recorded(store)
     report, page = None, None
     if recorded:

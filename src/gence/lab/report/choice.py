@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from gence.lab.report.frame import by_seed, losses_in, never_trained
+from gence.lab.report.frame import by_seed, is_frozen, losses_in, never_trained
 from gence.lab.report.style import ACCURACY, NLL, Quantity, loss_title
 from gence.lab.report.verdict import ALPHA, enumerated
 from gence.metrics import PairedDifference, holm, paired_difference
@@ -112,12 +112,6 @@ def recommendation(frame: pd.DataFrame) -> str:
     loss, why = _loss_to_use(accuracy, is_frozen(frame))
     probabilities = choices.get("probabilities")
     return f"{why} {_probabilities(probabilities, loss)}" if probabilities is not None else why
-
-
-def is_frozen(frame: pd.DataFrame) -> bool:
-    """Whether the runs of a setting are heads on features of a pretrained encoder that is not trained."""
-    tuned = frame["recipe.tune_encoder"].fillna("none") if "recipe.tune_encoder" in frame else "none"
-    return bool((frame["model"].str.contains("@") & (tuned == "none")).all())
 
 
 def _loss_to_use(choice: Choice, frozen: bool) -> tuple[str, str]:

@@ -124,6 +124,12 @@ def _trained(frame: pd.DataFrame) -> list[str]:
     return [loss for loss in losses_in(frame) if loss not in failed]
 
 
+def is_frozen(frame: pd.DataFrame) -> bool:
+    """Whether the runs of a setting are heads on features of a pretrained encoder that is not trained."""
+    tuned = frame["recipe.tune_encoder"].fillna("none") if "recipe.tune_encoder" in frame else "none"
+    return bool((frame["model"].str.contains("@") & (tuned == "none")).all())
+
+
 def ood_sets(frame: pd.DataFrame) -> list[str]:
     """Return the names of the OOD sets that have an AUROC."""
     ending = "/auroc_entropy"
@@ -208,13 +214,15 @@ def read_references(store: Store, setting: Setting) -> list[dict[str, Any]]:
     """Return what a store keeps of references for a setting: name, seed, what was chosen, and metrics, row by row."""
     first = setting.frame.iloc[0]
     n = None if _word(first["subset.n"]) == "none" else int(first["subset.n"])
-    of = {"data": str(first["data"]), "n": n, "encoder": str(first["model"]).partition("@")[2]}
+    size = None if _word(first["image_size"]) == "none" else int(first["image_size"])
+    encoder = str(first["model"]).partition("@")[2]
+    of = {"data": str(first["data"]), "n": n, "encoder": encoder, "image_size": size}
     found: list[dict[str, Any]] = []
     for place in sorted((store.root / "references").glob("*.json")):
         try:
             kept = json.loads(place.read_bytes())
-            found += kept["rows"] if kept["of"] == of else []
-        except (OSError, ValueError, KeyError, TypeError):  # a damaged file: made anew by the next comparison
+            found += kept["rows"] if kept["of"].items() <= of.items() else []
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):  # a damaged file: made anew by the next comparison
             continue
     return found
 

@@ -52,6 +52,26 @@ def loss_title(loss: str) -> str:
     return f"{title} ({inner})" if inner else title
 
 
+_REFERENCES = {
+    "majority": ("Majority class", ""),
+    "logistic": ("Logistic regression", "L2 by cross-validation"),
+    "svm": ("RBF support vector machine", "C and width by cross-validation"),
+    "centroid": ("Nearest class mean", ""),
+    "knn": ("k nearest neighbours", "k by cross-validation"),
+    "boosting": ("Gradient-boosted trees", "nothing tuned"),
+}
+
+
+def reference_title(name: str, *, chosen: bool = False) -> str:
+    """Return how a reference is printed, with what is chosen for it where that is asked for.
+
+    >>> reference_title("knn"), reference_title("knn", chosen=True)
+    ('k nearest neighbours', 'k nearest neighbours, k by cross-validation')
+    """
+    title, how = _REFERENCES.get(name, (name, ""))
+    return f"{title}, {how}" if chosen and how else title
+
+
 def loss_order(loss: str) -> tuple[int, str]:
     """Return the key that sorts losses: the paper's first, each before its variants."""
     from gence.losses import LOSSES

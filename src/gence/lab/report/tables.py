@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gence.lab.report.frame import Setting, best_losses, cells, is_uneven, losses_in, ood_sets
-from gence.lab.report.style import MAIN, SHOWN, Quantity, auroc_of, loss_title
+from gence.lab.report.style import MAIN, SHOWN, Quantity, auroc_of, loss_title, reference_title
 from gence.lab.report.verdict import MetricVerdict, Verdict
 from gence.lab.store import spreadsheet_text
 
@@ -163,14 +163,6 @@ def loss_table(setting: Setting, quantities: Sequence[Quantity] | None = None) -
     )
 
 
-_REFERENCES = {
-    "logistic": "Logistic regression, L2 strength by cross-validation",
-    "centroid": "Nearest class mean",
-    "knn": "k nearest neighbours, k by cross-validation",
-    "boosting": "Gradient-boosted trees, nothing tuned",
-}
-
-
 def reference_table(found: Sequence[Mapping[str, Any]], quantities: Sequence[Quantity] = MAIN) -> Table:
     """Return a row per reference that is no loss: what scikit-learn makes of the same features and labels."""
     rows = []
@@ -183,11 +175,11 @@ def reference_table(found: Sequence[Mapping[str, Any]], quantities: Sequence[Qua
             text = q.text(mean) + (f" ± {q.text(statistics.stdev(values))}" if len(values) > 1 else "")
             body.append(Cell(text=text, value=_sortable(q.scaled(mean))))
         runs = len({one["seed"] for one in mine})
-        rows.append(Row(cells=(_word(_REFERENCES.get(name, name)), Cell(text=str(runs), value=runs), *body)))
+        rows.append(Row(cells=(_word(reference_title(name, chosen=True)), Cell(text=str(runs), value=runs), *body)))
     return Table(
         name="references",
-        caption="References that are no loss, on the same features and training labels (scikit-learn): mean ± sample "
-        "standard deviation over seeds. A head that is behind them is trained badly.",
+        caption="References without a network, on the same pixels or features and the same training labels "
+        "(scikit-learn): mean ± sample standard deviation over seeds. A loss that is behind them is undertrained.",
         columns=("Reference", "Seeds", *(q.heading for q in quantities)),
         rows=tuple(rows),
     )

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gence.lab.report.frame import by_seed, diverged_runs, losses_in
-from gence.lab.report.style import ACCURACY, MARGINAL_KL, OFFSET_ACCURACY, loss_order, loss_title
+from gence.lab.report.frame import by_seed, diverged_runs, is_frozen, losses_in
+from gence.lab.report.style import ACCURACY, MARGINAL_KL, OFFSET_ACCURACY, loss_order, loss_title, reference_title
 from gence.lab.spec import LossSpec, RunSpec, first_few, small_classes
 from gence.lab.store import changed_parts
 
@@ -132,7 +132,7 @@ _BEHIND = 0.01  # of accuracy
 
 
 def reference_concerns(frame: pd.DataFrame, references: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a warning where the best loss is behind a reference that is no loss: the heads are then undertrained."""
+    """Return a warning where the best loss is behind a reference without a network: the runs are then undertrained."""
     accuracies: dict[str, list[float]] = {}
     for one in references:
         accuracies.setdefault(one["name"], []).append(one["metrics"]["accuracy"])
@@ -147,8 +147,10 @@ def reference_concerns(frame: pd.DataFrame, references: Sequence[Mapping[str, An
     if behind <= _BEHIND:
         return []
     return [
-        f"Every loss is behind the reference {name!r} by at least {100 * behind:.1f} points of accuracy: the heads are "
-        "undertrained, and differences between losses say little. Tune (--tune 16), or train for more epochs."
+        f"The networks are undertrained; differences between losses say little: {reference_title(name)} is "
+        f"{100 * behind:.1f} points more accurate than the best loss. "
+        + ("Tune (--tune 16), or train for more epochs." if is_frozen(frame) else "Train for more epochs, with "
+        "another recipe, or on a pretrained encoder.")
     ]
 
 

@@ -16,9 +16,10 @@ from gence.lab.sweep.tuning import TuneReport
 
 if TYPE_CHECKING:
     from gence.lab.features import HeadProblem
-    from gence.lab.train import FeatureData
+    from gence.lab.train import FeatureData, PixelData
 
-_FORMAT = 1  # raise it when trials or references are made in another way
+_CHUNK = 2_000  # test rows at once
+_FORMAT = 2  # raise it when trials or references are made in another way
 
 
 def tune_frozen(
@@ -102,9 +103,12 @@ def _tuning_rows(data: FeatureData, spec: RunSpec) -> tuple[HeadProblem, int]:
 
 
 def fit_and_keep_references(
-    base: RunSpec, seeds: Sequence[int], store: Store, data: FeatureData
+    base: RunSpec, seeds: Sequence[int], store: Store, data: FeatureData | PixelData
 ) -> list[dict[str, Any]]:
-    """What scikit-learn makes of the same features and labels, seed by seed: rows of the report that are no loss."""
+    """What scikit-learn makes of the same features and labels, seed by seed: rows of the report that are no loss.
+
+    Networks from scratch are set beside references on the pixels, at the size that the networks see.
+    """
     found = []
     for seed in seeds:
         place = _place(store, "references", base.replace(seed=seed), data, {}, with_loss=False)
@@ -116,29 +120,29 @@ def fit_and_keep_references(
     return found
 
 
-def _references(spec: RunSpec, data: FeatureData) -> list[dict[str, Any]]:
+def _references(spec: RunSpec, data: FeatureData | PixelData) -> list[dict[str, Any]]:
     import torch
 
     from gence.lab.data import DataError, RowSplits
-    from gence.lab.features import REFERENCES, affordable_references, fit_references, stratified_folds
-    from gence.lab.train import Outputs, evaluate_outputs
+    from gence.lab.features import affordable_references, fit_references, stratified_folds
+    from gence.lab.train import Outputs, PixelData, evaluate_outputs
 
     problem = data.problem(spec)
     try:
         folds = stratified_folds(problem.labels, problem.num_classes, spec.seed, classes=data.splits.train.classes)
     except DataError:  # a class with one sample: nothing can be chosen by cross-validation
         return []
-    index, _ = data.indices(spec)
     labels = data.splits.test.labels
     rows = []
-    names = affordable_references(problem, data.splits.train.kind) if isinstance(data.splits, RowSplits) else REFERENCES
-    for one in fit_references(problem, folds, names):
+    images = "pixels" if isinstance(data, PixelData) else "features"
+    kind = data.splits.train.kind if isinstance(data.splits, RowSplits) else images
+    for one in fit_references(problem, folds, affordable_references(problem, kind)):
         seen = evaluate_outputs(
             Outputs(
-                logits=one.logits(data.test.rows()),
+                logits=torch.cat([one.logits(part) for part in data.test_rows(_CHUNK)]),
                 labels=labels,
                 index=torch.arange(len(labels)),
-                train_logits=one.logits(data.train.rows(index)),
+                train_logits=one.logits(problem.rows(torch.arange(len(problem)))),
                 train_labels=problem.labels,
                 ood={},
                 prior=problem.prior,
@@ -151,7 +155,8 @@ def _references(spec: RunSpec, data: FeatureData) -> list[dict[str, Any]]:
 
 
 def _setting(base: RunSpec) -> dict[str, Any]:
-    return {"data": base.data, "n": base.subset.n, "encoder": base.model.partition("@")[2]}
+    of = {"data": base.data, "n": base.subset.n, "encoder": base.model.partition("@")[2]}
+    return of if of["encoder"] else {**of, "image_size": base.image_size}
 
 
 def _place(

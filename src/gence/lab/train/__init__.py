@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gence.lab.train.cohort import Cohort, CohortProgress, train_cohort
     from gence.lab.train.evaluate import Outputs, evaluate_outputs
     from gence.lab.train.export import export_model
-    from gence.lab.train.frozen import FeatureData, embed_data, is_frozen
+    from gence.lab.train.frozen import FeatureData, PixelData, embed_data, is_frozen, pixel_data
     from gence.lab.train.predict import evaluate_model, images_to_judge, load_model, write_predictions
     from gence.lab.train.rows import (
         RowModel,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,6 +101,42 @@ class FeatureData:
         index, _ = self.indices(spec)
         labels = self.splits.train.labels[index]
         return HeadProblem(self.train.rows(), labels, self.splits.train.num_classes, index)
+
+    def test_rows(self, size: int) -> Iterator[Tensor]:
+        """Features of the test part, so many rows at once."""
+        return iter(self.test.rows().split(size))
+
+
+@dataclass(frozen=True, eq=False)
+class PixelData:
+    """A source's images as rows of pixels: what references see beside a network from scratch.
+
+    Attributes:
+        splits: the images.
+        checksums: of the images, as records have them.
+    """
+
+    splits: DataSplits
+    checksums: dict[str, str]
+
+    def problem(self, spec: RunSpec) -> HeadProblem:
+        """The rows that a run's network is trained on."""
+        train = self.splits.train
+        index = subset_index(spec, train.labels, train.num_classes, train.classes)
+        return HeadProblem(self._rows(train.images[index]), train.labels[index], train.num_classes)
+
+    def test_rows(self, size: int) -> Iterator[Tensor]:
+        """The test part, so many rows at once."""
+        return (self._rows(part) for part in self.splits.test.images.split(size))
+
+    def _rows(self, images: Tensor) -> Tensor:
+        return images.flatten(1).float() / 255
+
+
+def pixel_data(spec: RunSpec, cache_dir: Path | None = None) -> PixelData:
+    """The source of a run as rows of pixels, at the size that its network sees."""
+    splits = load(spec.data, image_size=spec.image_size, cache_dir=cache_dir)
+    return PixelData(splits, data_checksums(splits))
 
 
 def embed_data(

@@ -17,11 +17,16 @@ import torch
 from torch import Tensor
 
 from gence.lab.features.heads.problem import HeadProblem
+from gence.metrics import best_temperature
 
-REFERENCES = ("logistic", "centroid", "knn")
-"""logistic: logistic regression (L-BFGS), L2 strength by cross-validation; centroid: nearest class mean, with logits
-that fall with the squared distance, in units of the training rows' own; knn: k nearest neighbours by cosine, k by
-cross-validation."""
+REFERENCES = ("majority", "logistic", "svm", "centroid", "knn")
+"""majority: the share of each class in the training labels; logistic: logistic regression (L-BFGS), L2 strength by
+cross-validation; svm: RBF support vector machine, C and width by cross-validation, its decisions made logits by the
+temperature that fits the rows held out; centroid: nearest class mean, with logits that fall with the squared distance,
+in units of the training rows' own; knn: k nearest neighbours by cosine, k by cross-validation."""
+
+PIXELS = "pixels"
+"""What `affordable_references` is told of images as they are: distances to class means say little there."""
 
 STRENGTHS = tuple(float(f"{10**e:.4g}") for e in np.linspace(-1, 5, 13))
 """C of scikit-learn's logistic regression, for features whose root mean square norm is 1."""
@@ -31,22 +36,31 @@ NEIGHBOURS = (1, 3, 5, 10, 20)
 BOOSTING = "boosting"
 """The reference for tables: scikit-learn's gradient-boosted trees with their own settings."""
 
+MARGINS = tuple((C, gamma) for C in (1.0, 10.0, 100.0) for gamma in (0.3, 1.0, 3.0))
+"""C and gamma of the support vector machine, for features whose root mean square norm is 1."""
+
 _MOST_WORK = 250_000_000  # rows x features x classes, beyond which choosing C takes many minutes
+_MOST_KERNEL = 2_500  # rows, beyond which the support vector machine does
 _MOST_ROWS = 20_000  # beyond which distances between all rows do
 _MOST_TREES = 500_000  # rows x classes
 
 
 def affordable_references(problem: HeadProblem, kind: str) -> tuple[str, ...]:
-    """The references for the rows of a table that take no longer than its heads: the others are left out.
+    """The references for rows that take no longer than what is trained on them: the others are left out.
 
     Args:
         problem: the training rows.
-        kind: "text", "columns" or "features".
+        kind: of a table "text", "columns" or "features"; of images "features" or "pixels".
     """
     n, K = len(problem), problem.num_classes
-    found = ["centroid"]
-    if n * problem.width * K <= _MOST_WORK:
-        found.insert(0, "logistic")
+    found = ["majority"]
+    if n * min(n, problem.width) * K <= (_MOST_WORK if kind != PIXELS else _MOST_WORK // 5):
+        found.append("logistic")
+    if n <= _MOST_KERNEL and n * K <= 10 * _MOST_KERNEL:
+        found.append("svm")
+    if kind == PIXELS:
+        return tuple(found)
+    found.append("centroid")
     if n <= _MOST_ROWS:
         found.append("knn")
     if kind == "columns" and n * K <= _MOST_TREES:
@@ -80,8 +94,12 @@ def fit_references(problem: HeadProblem, fold_of: Tensor, names: Sequence[str] =
     small = (rows if basis is None else rows @ basis).numpy()
     folds = [((fold_of != fold).numpy(), (fold_of == fold).numpy()) for fold in range(int(fold_of.max()) + 1)]
     found = []
+    if "majority" in names:
+        shares = ((problem.prior + 1e-13) / (problem.prior + 1e-13).sum()).log()
+        found.append(Reference("majority", {}, lambda features: shares.expand(len(features), -1).clone(), 0.0))
     for name, values, make in (
         ("logistic", STRENGTHS, _logistic),
+        ("svm", MARGINS, None),
         ("centroid", (), _centroid),
         ("knn", tuple(k for k in NEIGHBOURS if k <= min(int(kept.sum()) for kept, _ in folds)), _knn),
         (BOOSTING, (), _boosting),
@@ -89,6 +107,10 @@ def fit_references(problem: HeadProblem, fold_of: Tensor, names: Sequence[str] =
         if name not in names:
             continue
         began = time.perf_counter()
+        if make is None:
+            chosen, logits = _support_vectors(problem, rows, folds)
+            found.append(Reference(name, chosen, logits, time.perf_counter() - began))
+            continue
         x = small if name == "logistic" else rows.numpy()
         right = [
             sum(int((make(value).fit(x[kept], labels[kept]).predict(x[held]) == labels[held]).sum())
@@ -102,6 +124,47 @@ def fit_references(problem: HeadProblem, fold_of: Tensor, names: Sequence[str] =
         found.append(
             Reference(name, chosen, _as_logits(model, problem, turn, int(best or 0)), time.perf_counter() - began)
         )
+    return found
+
+
+def _support_vectors(
+    problem: HeadProblem, rows: Tensor, folds: Sequence[tuple[np.ndarray, np.ndarray]]
+) -> tuple[dict[str, float], Callable[[Tensor], Tensor]]:
+    """A machine with the C and gamma that were right most often on held-out rows, and the temperature that fits them."""
+    from sklearn.svm import SVC
+
+    K, labels = problem.num_classes, problem.labels.numpy()
+    apart = torch.cdist(rows, rows).square().numpy()  # once for every gamma and fold
+
+    def fitted(C: float, gamma: float, kept: np.ndarray) -> Any:
+        return SVC(C=C, kernel="precomputed", break_ties=True).fit(np.exp(-gamma * apart[np.ix_(kept, kept)]), labels[kept])
+
+    def held_out(C: float, gamma: float) -> Tensor:
+        decided = torch.empty(len(rows), K, dtype=torch.float64)
+        for kept, held in folds:
+            model = fitted(C, gamma, np.flatnonzero(kept))
+            decided[torch.from_numpy(held)] = _decisions(model, np.exp(-gamma * apart[np.ix_(held, kept)]), K)
+        return decided
+
+    tried = {margin: held_out(*margin) for margin in MARGINS}
+    best = max(tried, key=lambda margin: int((tried[margin].argmax(1) == problem.labels).sum()))
+    temperature = best_temperature(tried[best], problem.labels)
+    model = fitted(*best, np.arange(len(rows)))
+
+    def logits(features: Tensor) -> Tensor:
+        kernel = (-best[1] * torch.cdist(problem.scaling(features).double(), rows).square()).exp()
+        return (_decisions(model, kernel.numpy(), K) / temperature).log_softmax(1).float()
+
+    return {"C": best[0], "gamma": best[1]}, logits
+
+
+def _decisions(model: Any, kernel: np.ndarray, num_classes: int) -> Tensor:
+    """A machine's decisions (n, K) from kernels (n, m); a class that training has none of is beyond all others."""
+    decided = torch.as_tensor(model.decision_function(kernel))
+    if decided.dim() == 1:  # two classes: the sign says which
+        decided = torch.stack([-decided, decided], 1) / 2
+    found = torch.full((len(decided), num_classes), float(decided.min()) - 1, dtype=torch.float64)
+    found[:, torch.as_tensor(model.classes_)] = decided
     return found
 
 
@@ -134,7 +197,13 @@ def _as_logits(model: Any, problem: HeadProblem, basis: Tensor | None, neighbour
 def _logistic(strength: float | None) -> Any:
     from sklearn.linear_model import LogisticRegression
 
-    return LogisticRegression(C=strength, max_iter=1000)
+    class Logistic(LogisticRegression):
+        def fit(self, x: Any, labels: Any, sample_weight: Any = None) -> Any:
+            with warnings.catch_warnings():  # of a strength that is hardly any, and is not chosen
+                warnings.filterwarnings("ignore", message=".*failed to converge.*")
+                return super().fit(x, labels, sample_weight)
+
+    return Logistic(C=strength, max_iter=300)
 
 
 def _centroid(_: float | None) -> Any:
