@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,13 +17,13 @@ from gence.cli.options import (
     LabelColumn,
     OodLabel,
     TextColumn,
-    print_left_out,
     read_settings,
     read_sources,
 )
 from gence.cli.terminal import check_out, cleared_on_sigterm, is_interactive
 
 if TYPE_CHECKING:
+    from gence.lab.compare import CompareOptions
     from gence.lab.data import ImageSet
     from gence.lab.spec import RunSpec
     from gence.lab.store import RunResult
@@ -56,17 +56,16 @@ def register(app: typer.Typer) -> None:
             str | None,
             typer.Option(
                 help="small_cnn, mlp, resnet18, resnet50, vgg19, wrn16_8 or timm:NAME from scratch; HEAD@ENCODER on "
-                "a pretrained encoder, as linear@efficientnet_lite0."
+                "a pretrained encoder, as linear@efficientnet_lite0. Default: as gence compare."
             ),
         ] = None,
         loss: Annotated[
             str, typer.Option(help="Train with this loss and its parameters, as 'gence(anchor=0.1)'.")
-        ] = "gence",
+        ] = "gence(anchor=0.1)",
         recipe: Annotated[
             str | None,
             typer.Option(
-                help="head, finetune, paper, modern or tiny. Default: head or finetune on an encoder, tiny for digits, "
-                "else modern."
+                help="head, finetune, tiny, small, modern or paper. Default: as gence compare, the one that fits."
             ),
         ] = None,
         tune_encoder: Annotated[
@@ -113,35 +112,36 @@ def register(app: typer.Typer) -> None:
 
         gence train --data tickets.csv --text message --label team --save tickets.safetensors
         """
+        from gence.lab.compare import AUTO, CompareOptions
         from gence.lab.spec import RunSpec, check_losses, check_numbers
         from gence.lab.sweep import check_ready
         from gence.lab.train import resolve_device
 
         source, outside = _columns_named(data, read_sources(ood), text, label, features, ood_label)
-        model = _with_weights(model or _usual_model(source), weights)
-        encoded = "@" in model
-        default = ("head" if tune_encoder == "none" else "finetune") if encoded else "modern"
-        spec = RunSpec.from_dict(
-            {
-                "data": source,
-                "subset": n,
-                "model": model,
-                "loss": loss,
-                "recipe": recipe or ("tiny" if data == "digits" and not encoded else default),
-                "seed": seed,
-                "ood": outside,
-                "image_size": image_size,
-            }
-        ).replace(**({"recipe.tune_encoder": tune_encoder} if encoded else {}), **read_settings(setting or []))
+        changes = read_settings(setting or [])
         if log is not None and log[0] != "tensorboard":
             raise ValueError(f"--log is {log[0]!r}; expected: --log tensorboard DIR")
         check_out("--save", save)
-        # What the training would find out itself, but only when it has begun.
-        check_losses([spec])
-        check_numbers(spec.loss)
-        check_ready([spec])
+        # What the training would find out itself, but only when the data have been read.
+        asked = RunSpec.from_dict(
+            {"data": source, "subset": n, "model": model or "small_cnn", "loss": loss, "recipe": recipe or "tiny",
+             "seed": seed, "ood": outside}
+        ).replace(**changes)  # fmt: skip
+        check_losses([asked])
+        check_numbers(asked.loss)
+        check_ready([asked])
         resolve_device(device)
-        spec = _settled(spec, device)
+        tailed = asked.subset.rho is not None  # then n is the size of the largest class
+        if tailed:
+            changes["subset.n"] = asked.subset.n
+        wanted = CompareOptions(
+            data=asked.data, ood=asked.ood, n=None if tailed else asked.subset.n, losses=[str(asked.loss)],
+            seeds=[asked.seed],
+            model=asked.model if model or "model" in changes else AUTO, recipe=recipe or AUTO, tune_trials=0,
+            tune_encoder=changes.get("recipe.tune_encoder", tune_encoder), weights=weights, device=device,
+            image_size=changes.get("image_size", image_size),
+        )  # fmt: skip
+        spec, device = _settled(wanted, changes)
         if store is not None:
             _check_unchanged(spec, store)
         result = _stored(spec, store) if store is not None and save is None and log is None else None
@@ -236,18 +236,6 @@ def register(app: typer.Typer) -> None:
         )
 
 
-def _with_weights(model: str, weights: Path | None) -> str:
-    """Return the model with the digits of its encoder's weights, where they come from a file."""
-    if weights is None:
-        return model
-    from dataclasses import replace
-
-    from gence.lab.features import EncoderModel, remember_weights
-
-    parsed = EncoderModel.parse(model)
-    return str(replace(parsed, weights=remember_weights(parsed.encoder, weights)))
-
-
 def _images_to_judge(model: TrainedModel, data: str | None) -> ImageSet:
     """Return the images of a source; of the one that a model file names, with a download only if the user agrees."""
     from gence.lab.data import NotAtHandError
@@ -286,34 +274,30 @@ def _columns_named(
     return named if named[0] != data else (data, ood)
 
 
-def _usual_model(source: str) -> str:
-    """Return the network for images, or the head for the rows of a table."""
-    from gence.lab.data import is_table, load_rows
-    from gence.lab.features import default_row_encoder
+def _settled(wanted: CompareOptions, changes: dict[str, Any]) -> tuple[RunSpec, str]:
+    """Return the run, what is open as `gence compare` chooses it, and its device; say what was chosen."""
+    from gence.lab.compare import plan_comparison
 
-    return f"linear@{default_row_encoder(load_rows(source).train.kind)}" if is_table(source) else "small_cnn"
-
-
-def _settled(spec: RunSpec, device: str) -> RunSpec:
-    """Return the run with one spelling of its sources and, where none was given, the image size of `gence compare`."""
-    from gence.lab.compare import choose_device, choose_image_size
-    from gence.lab.data import is_table, load_rows, plain_source
-    from gence.lab.train import pretrained_encoder
-
-    spec = spec.replace(data=plain_source(spec.data), ood=[plain_source(source) for source in spec.ood])
-    if is_table(spec.data):
-        typer.echo(f"{load_rows(spec.data).in_words()}.", err=True)
-        return spec
-    print_left_out((spec.data, *spec.ood))
-    encoder = pretrained_encoder(spec, None)
-    side = None if encoder is None else encoder.preprocessing.size
-    size = choose_image_size(spec.data, choose_device(device), side) if spec.image_size is None else None
-    if size is None:
-        return spec
+    plan = plan_comparison(wanted)
+    spec = plan.base.replace(**changes)
+    for note in (*plan.notes, *plan.concerns):
+        typer.echo(f"note: {note}", err=True)
+    if plan.hint:
+        typer.echo(f"{plan.hint}.", err=True)
+    chosen = plan.base.recipe == spec.recipe
+    size = f" at {spec.image_size} px" if spec.image_size else ""
     typer.echo(
-        f"images are brought to {size} x {size} pixels, as gence compare does; --image-size chooses another", err=True
+        f"{spec.data}{size}: {spec.loss}, {spec.model}, {plan.recipe if chosen else ''}{spec.recipe.epochs} epochs, "
+        f"on {plan.device}",
+        err=True,
     )
-    return spec.replace(image_size=size)
+    if wanted.image_size is None and spec.image_size is not None:
+        typer.echo(
+            f"images are brought to {spec.image_size} x {spec.image_size} pixels, as gence compare does; --image-size "
+            "chooses another",
+            err=True,
+        )
+    return spec, plan.device
 
 
 def _check_unchanged(spec: RunSpec, folder: Path) -> None:

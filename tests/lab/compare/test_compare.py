@@ -41,7 +41,7 @@ def quiet():
 def test_with_no_argument_it_is_the_documented_comparison():
     plan = planned()
     assert plan.summary() == (
-        "digits, 100 labels, 10 classes: 7 losses x 5 seeds, small_cnn, 40 epochs, batch 50, on cpu"
+        "digits, 100 labels, 10 classes: 7 losses x 5 seeds, small_cnn, recipe tiny, 40 epochs, batch 50, on cpu"
     )
     assert [str(loss) for loss in plan.losses] == list(DEFAULT_LOSSES)
     assert len(plan.specs()) == 35
@@ -54,7 +54,8 @@ def test_wrong_arguments_are_named_before_anything_is_trained():
         ({"losses": ["gense"]}, "did you mean 'gence'"),
         ({"losses": []}, "losses is empty"),
         ({"seeds": 0}, "seeds is 0"),
-        ({"n": 105}, "105 cannot be split evenly over 10 classes"),
+        ({"n": 5}, "5 cannot be split evenly over 10 classes"),
+        ({"data": np.zeros((3, 2))}, r"array of shape \(3, 2\) without labels.*numpy.savez"),
         ({"n": "many"}, "n is 'many'"),
         ({"recipe": "tinny"}, "did you mean 'tiny'"),
         ({"data": "no-such-folder", "model": "small_cn"}, "unknown model 'small_cn'; the nearest is 'small_cnn'"),
@@ -82,6 +83,13 @@ def test_wrong_arguments_are_named_before_anything_is_trained():
         compare(tune_trials=-1, console=quiet())
 
 
+def test_labels_are_rounded_down_to_as_many_per_class_and_it_is_said():
+    plan = planned(n=105)
+    assert plan.base.subset.n == 100
+    assert plan.notes == ("n = 105 is no multiple of the 10 classes: 100 labels are used, 10 per class",)
+    assert planned(n=100).notes == ()
+
+
 def test_epochs_shorten_the_warm_up_too():
     plan = planned(epochs=4, batch_size=5)
     assert plan.base.recipe.warmup_epochs == pytest.approx(0.2)
@@ -95,6 +103,7 @@ def test_image_size_is_chosen_by_looking(image_folder, tmp_path):
     Image.fromarray(np.zeros((40, 30, 3), dtype=np.uint8)).save(small / "a" / "wide.png")
     assert choose_image_size(str(small), "cpu") == 32
     assert choose_image_size(str(small), "cuda") == 64
+    assert choose_image_size(str(small), "cpu", n=200) == 48
     (small / "a" / "broken.png").write_bytes(b"no image")
     with pytest.raises(DataError, match=r"broken\.png is not a readable image"):
         choose_image_size(str(small), "cpu")

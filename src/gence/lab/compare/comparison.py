@@ -111,6 +111,8 @@ def compare(data: Source = "digits", *, console: Console | None = None, **option
     console.print(plan.summary(), highlight=False, markup=False)
     if plan.hint:
         console.print(f"{plan.hint}.", highlight=False, markup=False)
+    for note in plan.notes:
+        console.print(f"Note: {note}.", highlight=False, markup=False)
     for concern in plan.concerns:
         console.print(f"Warning: {concern}", style="yellow", highlight=False, markup=False)
     out = Path(asked.out)
@@ -126,8 +128,8 @@ def compare(data: Source = "digits", *, console: Console | None = None, **option
     else:
         runs = _run(final.known, store, limit, run_options, console)
         if not runs.stopped and not limit.over:
-            data = pixel_data(plan.base, asked.cache_dir) if features is None else features
-            fit_and_keep_references(plan.base, plan.seeds, store, data)
+            seen = pixel_data(plan.base, asked.cache_dir) if features is None else features
+            fit_and_keep_references(plan.base, plan.seeds, store, seen)
     recorded = final.recorded(store)
     report, page = None, None
     if recorded:

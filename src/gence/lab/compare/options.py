@@ -154,7 +154,7 @@ class CompareOptions:
     )
     recipe: str | Recipe = field(
         default=AUTO,
-        metadata=_shown(str, "head, finetune, tiny, modern or paper. auto: the one that fits the network."),
+        metadata=_shown(str, "head, finetune, tiny, small, modern or paper. auto: the one that fits."),
     )
     epochs: int | None = field(default=None, metadata=_shown(int | None, "Override the recipe's epochs.", least=1))
     batch_size: int | None = field(
@@ -329,6 +329,12 @@ def takes_options(call: Call) -> Call:
 def _plain(name: str, source: Source) -> str:
     """Return the one spelling of a source; `name` is the argument's, for the message."""
     if not isinstance(source, str | os.PathLike):
+        if hasattr(source, "shape"):
+            raise SpecError(
+                f"{name} is an array of shape {tuple(source.shape)} without labels; expected a name, path or table: "
+                "save features and labels with numpy.savez('data.npz', X=X, y=y) and pass 'data.npz', or pass a pandas "
+                "frame with a column of labels"
+            )
         raise SpecError(
             f"{name} is {source!r}; expected the name of a data set, a folder or archive of images, or a table"
         )

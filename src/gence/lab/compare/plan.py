@@ -30,7 +30,17 @@ from gence.lab.features import (
 )
 from gence.lab.models import check_model, create_model
 from gence.lab.report import data_concerns, loss_title, tuning_concerns, unfinished_concerns
-from gence.lab.spec import LossSpec, Recipe, RunSpec, SpecError, Subset, check_held_out, check_losses, named_recipe
+from gence.lab.spec import (
+    RECIPES,
+    LossSpec,
+    Recipe,
+    RunSpec,
+    SpecError,
+    Subset,
+    check_held_out,
+    check_losses,
+    named_recipe,
+)
 from gence.lab.store import Store, data_checksums
 from gence.lab.sweep import RunReport, TuneReport, tuned_grid
 from gence.lab.train import drawn_counts, is_frozen, most_balanced, pretrained_encoder, resolve_device
@@ -56,6 +66,7 @@ class ComparePlan:
         classes: names of the classes.
         trials: with which every loss is tuned; 0 for none.
         hint: what would be better, where something is not installed; else empty.
+        notes: what was made of the options, where it is not what they say.
     """
 
     base: RunSpec
@@ -67,11 +78,19 @@ class ComparePlan:
     classes: tuple[str, ...]
     trials: int = 0
     hint: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def frozen(self) -> bool:
         """Whether heads are trained on features that are computed once."""
         return is_frozen(self.base)
+
+    @property
+    def recipe(self) -> str:
+        """The name of the recipe for a sentence, or nothing for one of the user's own."""
+        plain = self.base.recipe.replace(epochs=1, warmup_epochs=0, batch_size=1)
+        named = (n for n, one in RECIPES.items() if one.replace(epochs=1, warmup_epochs=0, batch_size=1) == plain)
+        return "".join(f"recipe {name}, " for name in list(named)[:1])
 
     def specs(self) -> list[RunSpec]:
         """Return the runs, seed by seed, so that an interrupted comparison has whole seeds."""
@@ -84,8 +103,8 @@ class ComparePlan:
         size = f" at {base.image_size} px" if base.image_size else ""
         return (
             f"{base.data}, {labels}, {len(self.classes)} classes{size}: {len(self.losses)} losses x {len(self.seeds)} "
-            f"seeds, {base.model}, {base.recipe.epochs} epochs, batch {base.recipe.batch_size}, on {self.device}"
-            + (f", each loss tuned with {self.trials} trials" if self.trials else "")
+            f"seeds, {base.model}, {self.recipe}{base.recipe.epochs} epochs, batch {base.recipe.batch_size}, "
+            f"on {self.device}" + (f", each loss tuned with {self.trials} trials" if self.trials else "")
         )
 
 
@@ -105,7 +124,7 @@ def plan_comparison(options: CompareOptions) -> ComparePlan:
     asked = _with_weights(options) if encoded else options.model
     if image_size is None:
         input_size = _input_size(asked) if encoded else None
-        image_size = choose_image_size(data, choose_device(options.device), input_size)
+        image_size = choose_image_size(data, choose_device(options.device), input_size, _labels(options.n, data))
         if input_size is not None and options.tune_encoder != "none":
             image_size = input_size
     splits = load(data, image_size=image_size, cache_dir=cache_dir, progress=True)
@@ -119,9 +138,10 @@ def plan_comparison(options: CompareOptions) -> ComparePlan:
         source: load_images(source, "test", image_size=side, channels=channels, cache_dir=cache_dir, progress=True)
         for source in ood
     }
+    n, notes = _balanced(_labels(options.n, data), splits.train.num_classes)
     base = RunSpec(
         data=data,
-        subset=Subset(n=_labels(options.n, data)),
+        subset=Subset(n=n),
         model=model,
         loss=losses[0],
         recipe=_recipe(options, side, device, model),
@@ -162,6 +182,7 @@ def plan_comparison(options: CompareOptions) -> ComparePlan:
         checksums=data_checksums(splits, outside) | ({} if encoder is None else {"encoder": encoder.weights}),
         classes=train.classes,
         trials=trials,
+        notes=notes,
         hint=_HINT if options.model == AUTO and encoder is None and side > TINY_SIDE and not encoded else "",
     )
 
@@ -184,7 +205,7 @@ def _plan_table(options: CompareOptions, data: str, ood: tuple[str, ...]) -> Com
         raise SpecError(f"model is {model!r}, and {data} is a table; expected linear@{default_row_encoder(train.kind)}")
     encoder = row_encoder(EncoderModel.parse(model).encoder, splits)
     outside = {source: load_ood_rows(source, splits.columns, splits.width) for source in ood}
-    n = _labels(options.n, data)
+    n, notes = _balanced(_labels(options.n, data), train.num_classes)
     recipe = _recipe(options, 0, "cpu", model)
     rows = len(train) if n is None else n
     if options.epochs is None and options.recipe == AUTO and rows > _EPOCH_ROWS:
@@ -206,6 +227,7 @@ def _plan_table(options: CompareOptions, data: str, ood: tuple[str, ...]) -> Com
         checksums=data_checksums(splits, outside) | {"encoder": encoder.weights},
         classes=train.classes,
         trials=trials,
+        notes=notes,
         hint="; ".join((splits.in_words(), *splits.notes)),
     )
 
@@ -243,6 +265,20 @@ def _labels(n: int | str | None, data: str) -> int | None:
     if n == AUTO:
         return DEFAULT_N.get(data)
     return None if n is None else int(n)
+
+
+def _balanced(n: int | None, num_classes: int) -> tuple[int | None, tuple[str, ...]]:
+    """The labels that are drawn: as many of each class, rounded down, and a note where that changes the number.
+
+    >>> _balanced(507, 10)
+    (500, ('n = 507 is no multiple of the 10 classes: 500 labels are used, 50 per class',))
+    """
+    if n is None or n < num_classes or n % num_classes == 0:
+        return n, ()
+    each = n // num_classes
+    return each * num_classes, (
+        f"n = {n} is no multiple of the {num_classes} classes: {each * num_classes} labels are used, {each} per class",
+    )
 
 
 def _recipe(options: CompareOptions, side: int, device: str, model: str) -> Recipe:

@@ -222,7 +222,13 @@ def read_references(store: Store, setting: Setting) -> list[dict[str, Any]]:
         try:
             kept = json.loads(place.read_bytes())
             found += kept["rows"] if kept["of"].items() <= of.items() else []
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):  # a damaged file: made anew by the next comparison
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+        ):  # a damaged file: made anew by the next comparison
             continue
     return found
 

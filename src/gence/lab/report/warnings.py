@@ -149,8 +149,11 @@ def reference_concerns(frame: pd.DataFrame, references: Sequence[Mapping[str, An
     return [
         f"The networks are undertrained; differences between losses say little: {reference_title(name)} is "
         f"{100 * behind:.1f} points more accurate than the best loss. "
-        + ("Tune (--tune 16), or train for more epochs." if is_frozen(frame) else "Train for more epochs, with "
-        "another recipe, or on a pretrained encoder.")
+        + (
+            "Tune (--tune 16), or train for more epochs."
+            if is_frozen(frame)
+            else "Train for more epochs, with another recipe, or on a pretrained encoder."
+        )
     ]
 
 

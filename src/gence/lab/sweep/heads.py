@@ -160,7 +160,13 @@ def _setting(base: RunSpec) -> dict[str, Any]:
 
 
 def _place(
-    store: Store, folder: str, spec: RunSpec, data: FeatureData, more: dict[str, Any], *, with_loss: bool = True
+    store: Store,
+    folder: str,
+    spec: RunSpec,
+    data: FeatureData | PixelData,
+    more: dict[str, Any],
+    *,
+    with_loss: bool = True,
 ) -> Path:
     """The file of something that depends on a spec (but for its rates), the images and the encoder's weights."""
     plain = spec.replace(**{"recipe.lr": 0.0, "recipe.weight_decay": 0.0, "ood": ()}).to_dict()

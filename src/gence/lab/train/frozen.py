@@ -104,7 +104,7 @@ class FeatureData:
 
     def test_rows(self, size: int) -> Iterator[Tensor]:
         """Features of the test part, so many rows at once."""
-        return iter(self.test.rows().split(size))
+        return iter(torch.split(self.test.rows(), size))
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +127,7 @@ class PixelData:
 
     def test_rows(self, size: int) -> Iterator[Tensor]:
         """The test part, so many rows at once."""
-        return (self._rows(part) for part in self.splits.test.images.split(size))
+        return (self._rows(part) for part in torch.split(self.splits.test.images, size))
 
     def _rows(self, images: Tensor) -> Tensor:
         return images.flatten(1).float() / 255

@@ -97,9 +97,12 @@ def fit_references(problem: HeadProblem, fold_of: Tensor, names: Sequence[str] =
     if "majority" in names:
         shares = ((problem.prior + 1e-13) / (problem.prior + 1e-13).sum()).log()
         found.append(Reference("majority", {}, lambda features: shares.expand(len(features), -1).clone(), 0.0))
+    if "svm" in names:
+        began = time.perf_counter()
+        margin, machine = _support_vectors(problem, rows, folds)
+        found.append(Reference("svm", margin, machine, time.perf_counter() - began))
     for name, values, make in (
         ("logistic", STRENGTHS, _logistic),
-        ("svm", MARGINS, None),
         ("centroid", (), _centroid),
         ("knn", tuple(k for k in NEIGHBOURS if k <= min(int(kept.sum()) for kept, _ in folds)), _knn),
         (BOOSTING, (), _boosting),
@@ -107,10 +110,6 @@ def fit_references(problem: HeadProblem, fold_of: Tensor, names: Sequence[str] =
         if name not in names:
             continue
         began = time.perf_counter()
-        if make is None:
-            chosen, logits = _support_vectors(problem, rows, folds)
-            found.append(Reference(name, chosen, logits, time.perf_counter() - began))
-            continue
         x = small if name == "logistic" else rows.numpy()
         right = [
             sum(int((make(value).fit(x[kept], labels[kept]).predict(x[held]) == labels[held]).sum())
@@ -124,20 +123,22 @@ def fit_references(problem: HeadProblem, fold_of: Tensor, names: Sequence[str] =
         found.append(
             Reference(name, chosen, _as_logits(model, problem, turn, int(best or 0)), time.perf_counter() - began)
         )
-    return found
+    return sorted(found, key=lambda one: (*REFERENCES, BOOSTING).index(one.name))
 
 
 def _support_vectors(
     problem: HeadProblem, rows: Tensor, folds: Sequence[tuple[np.ndarray, np.ndarray]]
 ) -> tuple[dict[str, float], Callable[[Tensor], Tensor]]:
-    """A machine with the C and gamma that were right most often on held-out rows, and the temperature that fits them."""
+    """A machine with the C and gamma that are right most often on held-out rows, and a temperature that fits them."""
     from sklearn.svm import SVC
 
     K, labels = problem.num_classes, problem.labels.numpy()
     apart = torch.cdist(rows, rows).square().numpy()  # once for every gamma and fold
 
     def fitted(C: float, gamma: float, kept: np.ndarray) -> Any:
-        return SVC(C=C, kernel="precomputed", break_ties=True).fit(np.exp(-gamma * apart[np.ix_(kept, kept)]), labels[kept])
+        return SVC(C=C, kernel="precomputed", break_ties=True).fit(
+            np.exp(-gamma * apart[np.ix_(kept, kept)]), labels[kept]
+        )
 
     def held_out(C: float, gamma: float) -> Tensor:
         decided = torch.empty(len(rows), K, dtype=torch.float64)
