@@ -244,7 +244,7 @@ def test_files_and_exhibits_are_joined_and_a_file_alone_needs_nothing_of_the_pap
     place = ("--store", tmp_path / "store", "--dry-run")
     assert "426 of 426 runs are missing" in invoke("run", grid, "table1", *place)
     assert "12 of 12 runs are missing" in invoke("run", grid, _longer(grid), *place)
-    with pytest.raises(ValueError, match=r"grid\.toml is a file and says itself what it runs; leave out seeds, or"):
+    with pytest.raises(ValueError, match=r"grid\.toml is a file and says itself what it runs; remove seeds, or"):
         invoke("run", grid, "--seeds", 2, *place)
     program = "import sys; from gence.cli import main; sys.argv = ['gence', *sys.argv[1:]]\ntry:\n    main()\n"
     program += "except SystemExit as ended:\n    assert not ended.code\n"

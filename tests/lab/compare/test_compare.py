@@ -342,7 +342,7 @@ def test_one_store_for_two_folders_of_one_name(image_folder, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path / "one")
     compare("photos", **options, store=tmp_path / "store", console=quiet())
     monkeypatch.chdir(tmp_path / "two")
-    with pytest.raises(DataError, match=r"name another folder \(--store"):
+    with pytest.raises(DataError, match=r"Name another folder \(--store"):
         compare("photos", **options, store=tmp_path / "store", console=quiet())
 
 
@@ -444,8 +444,8 @@ def test_a_store_with_runs_of_different_images_says_so(compared, tmp_path):
     for record in store.records():
         data = {**record.result.data, "test": "0" * 64} if record.spec.seed == 2 else record.result.data
         mixed.write(record.spec, dataclasses.replace(record.result, data=data), record.environment)
-    assert not any("same images" in concern for concern in build_report(store).chapters[0].concerns)
-    (concern,) = [c for c in build_report(mixed).chapters[0].concerns if "same images" in c]
+    assert not any("different images" in concern for concern in build_report(store).chapters[0].concerns)
+    (concern,) = [c for c in build_report(mixed).chapters[0].concerns if "different images" in c]
     assert "the test images differ" in concern
     shown = CliRunner().invoke(create_app(), ["show", str(tmp_path / "mixed")], env={"COLUMNS": "200"})
-    assert "not made from the same images: the test images" in shown.output
+    assert "used different images: the test images" in shown.output

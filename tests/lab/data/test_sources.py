@@ -234,10 +234,11 @@ def test_modes(mode: str, tmp_path: Path) -> None:
     torch.testing.assert_close(result, expected, rtol=0, atol=0)
 
 
-def test_sixteen_bit_images_are_refused(tmp_path: Path) -> None:
-    root = write_folder(tmp_path / "a", {"x.png": encode(np.full((8, 8), 40_000, np.uint16))})
-    with pytest.raises(DataError, match=r"x\.png has pixels of type 'I;16'"):
-        load_images(root)
+def test_sixteen_bit_images_are_scaled_by_their_range(tmp_path: Path) -> None:
+    pixels = np.full((8, 8), 40_000, np.uint16)
+    pixels[0, 0], pixels[0, 1] = 30_000, 35_000
+    found = load_images(write_folder(tmp_path / "a", {"x.png": encode(pixels)})).images[0, 0]
+    assert found[0, :3].tolist() == [0, 128, 255]
 
 
 def test_photographs_stand_upright(tmp_path: Path) -> None:

@@ -196,12 +196,12 @@ def test_cut_off_download(server: tuple[str, Path], tmp_path: Path) -> None:
 
 def test_other_contents(server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, "cifar10", serve(server, "c.tar.gz", tar_bytes({"x.bin": b"1"}, "w:gz")))
-    with pytest.raises(DataError, match="no binary archive of cifar10"):
+    with pytest.raises(DataError, match="is not a binary archive of cifar10"):
         load("cifar10")
     files = {"train.bin": b"123", "test.bin": b"123", "fine_label_names.txt": b"a"}
     use(monkeypatch, "cifar100", serve(server, "d.tar.gz", tar_bytes(files, "w:gz")))
-    with pytest.raises(DataError, match="has 3 bytes, no multiple of 3074"):
+    with pytest.raises(DataError, match="has 3 bytes, which is not a multiple of 3074"):
         load("cifar100")
     use(monkeypatch, "svhn", serve(server, "e.mat", b"no matlab file at all" * 20, "test"))
-    with pytest.raises(DataError, match="no SVHN file"):
+    with pytest.raises(DataError, match="is not an SVHN file"):
         load_images("svhn")
