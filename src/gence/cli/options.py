@@ -113,7 +113,7 @@ class CommandOfNames(TyperCommand):
         from gence.paper import entries
 
         known = entries()
-        grids = ", ".join(name for name, entry in known.items() if entry.is_grid or entry.timing)
+        grids = ", ".join(name for name, entry in known.items() if entry.is_grid or entry.timing or entry.apart)
         for parameter in self.params:
             if isinstance(parameter, TyperArgument) and parameter.help:
                 parameter.help = parameter.help.replace(NAMES, ", ".join(known)).replace(GRIDS, grids)

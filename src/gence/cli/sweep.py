@@ -69,9 +69,15 @@ def register(app: typer.Typer) -> None:
         """
         place = store_at(store)
         asked = _entries(names)
+        if any(entry.apart is not None for entry in asked):
+            given: dict[str, object] = {"--seeds": seeds, "--recipe": recipe, "--workers": workers}
+            given |= {"--engine": None if engine == "local" else engine}
+            refuse_options(names[0], "its study fixes them", given)
+            _run_apart(asked, names, place, read_names(rows), read_names(losses), time_limit, dry_run)
+            return
         timed = next((entry for entry in asked if entry.timing is not None), None)
         if timed is not None:
-            given: dict[str, object] = {"--rows": rows, "--losses": losses, "--seeds": seeds, "--recipe": recipe}
+            given = {"--rows": rows, "--losses": losses, "--seeds": seeds, "--recipe": recipe}
             given |= {"--workers": workers, "--time-limit": time_limit}
             given |= {"--engine": None if engine == "local" else engine}
             given |= {"--cohort-size": None if cohort_size == "auto" else cohort_size}
@@ -243,6 +249,25 @@ def _time(entry: Entry, names: list[str], store: Store, device: str, compile: bo
         typer.echo(f"{entry.name} would time {entry.timing.what}")
         return
     typer.echo(f"wrote {entry.timing.measure(store, device, compile)}")
+
+
+def _run_apart(
+    asked: list[Entry],
+    names: list[str],
+    store: Store,
+    rows: Sequence[str],
+    losses: Sequence[str],
+    time_limit: float | None,
+    dry_run: bool,
+) -> None:
+    """Make the missing records of a study that has its own form of them."""
+    apart = asked[0].apart
+    if len(names) > 1 or apart is None:
+        raise ValueError(f"{' '.join(names)}: one of these keeps records of its own form; run each alone")
+    if dry_run:
+        apart.list(store, rows, losses, typer.echo)
+    else:
+        apart.run(store, rows, losses, time_limit, typer.echo)
 
 
 def _list(specs: list[RunSpec], store: Store, recipes: Mapping[str, Recipe]) -> None:

@@ -51,6 +51,19 @@ class Timing:
     measure: Callable[[Store, str, bool], Path]
 
 
+@dataclass(frozen=True)
+class Apart:
+    """Runs of a study with records of its own form: what makes the missing ones, and what lists them.
+
+    Attributes:
+        run: (store, patterns of rows, names of losses, seconds or None, where to say what is done).
+        list: (store, patterns of rows, names of losses, where to say what is missing).
+    """
+
+    run: Callable[[Store, Sequence[str], Sequence[str], float | None, Callable[[str], None]], None]
+    list: Callable[[Store, Sequence[str], Sequence[str], Callable[[str], None]], None]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Entry:
     """A name of the paper, and all that belongs to it.
@@ -72,6 +85,7 @@ class Entry:
         recipes: recipes of its runs that have a name here alone.
         outlook: says what its records have decided or what to do next; printed after its runs.
         timing: how it is measured, if not by runs.
+        apart: how its runs are made, where their records have a form of their own.
     """
 
     name: str
@@ -89,6 +103,7 @@ class Entry:
     recipes: Mapping[str, Recipe] = field(default_factory=dict)
     outlook: Callable[[Store], str] | None = None
     timing: Timing | None = None
+    apart: Apart | None = None
 
     @property
     def is_grid(self) -> bool:
@@ -252,6 +267,8 @@ def _grid(name: str) -> Entry:
     known = entries()
     if name in known and known[name].timing is not None:
         raise SpecError(f"{name} is not a grid: it is timed alone, by gence run {name}")
+    if name in known and known[name].apart is not None:
+        raise SpecError(f"{name} keeps records of its own form: run it alone, by gence run {name}")
     grids = [entry.name for entry in known.values() if entry.is_grid or entry.timing]
     check_choice("grid", name, (*grids, "GRID.toml"))
     return known[name]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,15 +85,28 @@ class Reference:
     wall_s: float
 
 
-def fit_references(problem: HeadProblem, fold_of: Tensor, names: Sequence[str] = REFERENCES) -> list[Reference]:
-    """Fit references on a problem's rows; `fold_of` (n,) is what `stratified_folds` gives."""
+def fit_references(
+    problem: HeadProblem,
+    fold_of: Tensor,
+    names: Sequence[str] = REFERENCES,
+    *,
+    chosen: Mapping[str, float] | None = None,
+) -> list[Reference]:
+    """Fit references on a problem's rows.
+
+    Args:
+        problem: the rows.
+        fold_of: (n,), what `stratified_folds` gives.
+        names: which references.
+        chosen: "C" or "k" where it has been chosen already, on other rows; the folds are then not used.
+    """
     every = torch.arange(len(problem))
     rows, labels = problem.scaling(problem.rows(every)).double(), problem.labels.numpy()
     # Logistic regression with an L2 penalty stays in the rows' span: fewer dimensions, the same classifier.
     basis = torch.linalg.qr(rows.mT)[0] if len(rows) < rows.shape[1] else None
     small = (rows if basis is None else rows @ basis).numpy()
     folds = [((fold_of != fold).numpy(), (fold_of == fold).numpy()) for fold in range(int(fold_of.max()) + 1)]
-    found = []
+    found: list[Reference] = []
     if "majority" in names:
         shares = ((problem.prior + 1e-13) / (problem.prior + 1e-13).sum()).log()
         found.append(Reference("majority", {}, lambda features: shares.expand(len(features), -1).clone(), 0.0))
@@ -109,19 +122,22 @@ def fit_references(problem: HeadProblem, fold_of: Tensor, names: Sequence[str] =
     ):
         if name not in names:
             continue
+        what = "C" if name == "logistic" else "k"
+        if chosen and values:
+            values = (type(values[0])(chosen[what]),)
         began = time.perf_counter()
         x = small if name == "logistic" else rows.numpy()
         right = [
             sum(int((make(value).fit(x[kept], labels[kept]).predict(x[held]) == labels[held]).sum())
                 for kept, held in folds)
-            for value in values
+            for value in (values if len(values) > 1 else ())
         ]  # fmt: skip
-        best = values[int(np.argmax(right))] if values else None
+        best = values[int(np.argmax(right or [0]))] if values else None
         model = make(best).fit(x, labels)
         turn = basis if name == "logistic" else None
-        chosen = {} if best is None else {"C" if name == "logistic" else "k": float(best)}
+        settled = {} if best is None else {what: float(best)}
         found.append(
-            Reference(name, chosen, _as_logits(model, problem, turn, int(best or 0)), time.perf_counter() - began)
+            Reference(name, settled, _as_logits(model, problem, turn, int(best or 0)), time.perf_counter() - began)
         )
     return sorted(found, key=lambda one: (*REFERENCES, BOOSTING).index(one.name))
 
@@ -175,7 +191,8 @@ def _as_logits(model: Any, problem: HeadProblem, basis: Tensor | None, neighbour
     if hasattr(model, "centroids_"):
         rows = scaling(problem.rows(torch.arange(len(problem)))).double()
         nearest = torch.cdist(rows, torch.as_tensor(model.centroids_)).min(1).values
-        spread = max(float(nearest.square().mean()), 1e-12)
+        found_spread = float(nearest.square().mean())
+        spread = found_spread if found_spread > 1e-6 else 1.0  # one row per class is its own mean
 
     def logits(features: Tensor) -> Tensor:
         rows = scaling(features).double()
@@ -214,6 +231,7 @@ def _centroid(_: float | None) -> Any:
         def fit(self, x: Any, labels: Any) -> Any:
             with warnings.catch_warnings():  # of features that do not vary, which distances do not mind
                 warnings.filterwarnings("ignore", message=".*zero standard deviation.*")
+                warnings.filterwarnings("ignore", message=".*invalid value.*")  # of one row per class
                 return super().fit(x, labels)
 
     return Centroid()

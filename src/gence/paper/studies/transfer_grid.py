@@ -1,0 +1,319 @@
+"""The grid of the transfer study, heads on frozen pretrained features, and the file that keeps its cells.
+
+A setting is a set of labels drawn from a source, and a way to train on them; a cell is a setting and a loss, with five
+seeds. Cells lie in one compact file, ``records.jsonl``, one line each.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gence.lab.spec import LossSpec, SpecError, check_choice
+from gence.lab.store import Store, StoreError, replace_file
+from gence.paper.exhibit import ANCHORED, SIX_LOSSES, Column
+from gence.paper.records import default_results, is_ours
+
+SEEDS = 5
+PER_CLASS = (1, 2, 5, 10, 20, 50)
+BATCHES = (25, 50, 100, 200, 0)
+"""Rows of a batch; 0 is the full batch, the paper's full-data equation minimised."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where labels are drawn from.
+
+    Attributes:
+        name: what settings call it.
+        title: what tables call it.
+        data: a named data set, or a file in the folder of data.
+        classes: K.
+        most: the most labels per class of a balanced subset.
+        largest: training rows of the first class of a long tail.
+        outside: what its models should refuse: sources of out-of-distribution inputs, nearest first.
+        text: whether it holds texts.
+    """
+
+    name: str
+    title: str
+    data: str
+    classes: int
+    most: int
+    largest: int = 0
+    outside: tuple[str, ...] = ()
+    text: bool = False
+
+    @property
+    def encoder(self) -> str:
+        """The encoder in the extras of the package."""
+        return "all_minilm_l6_v2" if self.text else "efficientnet_lite0"
+
+
+SOURCES = {
+    one.name: one
+    for one in (
+        Source(
+            name="cifar10", title="CIFAR-10", data="cifar10", classes=10, most=500, largest=5000,
+            outside=("cifar100", "svhn"),
+        ),
+        Source(name="sign-digits", title="Sign digits", data="sign-digits.zip", classes=10, most=50),
+        Source(
+            name="banking77", title="BANKING77", data="banking77.zip", classes=77, most=20, largest=35, text=True
+        ),
+        Source(
+            name="clinc150", title="CLINC150", data="clinc150.zip", classes=150, most=50, largest=100,
+            outside=("clinc150.zip/out-of-scope-test.csv",), text=True,
+        ),
+        Source(name="cifar100", title="CIFAR-100", data="cifar100", classes=100, most=50, largest=500),
+        Source(name="mini-imagenet", title="Mini-ImageNet", data="mini-imagenet", classes=100, most=50),
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What heads are trained on and how.
+
+    Attributes:
+        study: the part of the study that it belongs to.
+        source: name of its source.
+        per_class: labels per class of a balanced subset.
+        rho: imbalance of a long tail.
+        head: kind of head.
+        batch: rows of a batch; 0 for the full batch.
+        unlabelled: unlabelled rows in the loss's denominator.
+    """
+
+    study: str
+    source: str
+    per_class: int | None = None
+    rho: int | None = None
+    head: str = "linear"
+    batch: int = 100
+    unlabelled: int | None = None
+
+    @property
+    def name(self) -> str:
+        """What ``--rows`` selects."""
+        size = f"{self.per_class}" if self.rho is None else f"rho{self.rho}"
+        batch = {100: "", 0: "-full"}.get(self.batch, f"-b{self.batch}") if self.study == "batch" else ""
+        return f"{self.study}/{self.source}/{size}{batch}"
+
+    @property
+    def labels(self) -> int:
+        """How many labels there are."""
+        from gence.lab.data import long_tail_counts
+
+        source = SOURCES[self.source]
+        if self.rho is not None:
+            return sum(long_tail_counts(source.classes, self.rho, source.largest))
+        return source.classes * (self.per_class or 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line(Column):
+    """A column of a setting that may be something else than a loss.
+
+    Attributes:
+        reference: a classifier of scikit-learn instead of a loss.
+        resampled: whether every class is drawn as often as any other.
+    """
+
+    reference: str = ""
+    resampled: bool = False
+
+
+def _line(name: str, title: str, loss: str = "ce", **more: Any) -> Line:
+    return Line(name=name, title=title, loss=LossSpec.parse(loss), ours=True, **more)
+
+
+MAIN = (*(Line(name=one.name, title=one.title, loss=one.loss) for one in SIX_LOSSES),
+        Line(name=ANCHORED.name, title=ANCHORED.title, loss=ANCHORED.loss, ours=True))  # fmt: skip
+SMOOTHED = (
+    _line("ce_smoothed", "CE, smoothing 0.1", "ce(label_smoothing=0.1)"),
+    _line("gence_smoothed", "GenCE, smoothing 0.1", "gence(label_smoothing=0.1)"),
+)
+RIVALS = tuple(
+    _line(name, title, name)
+    for name, title in (
+        ("dual_focal", "Dual focal"), ("mbls", "MbLS"), ("mdca", "MDCA"), ("poly1", "Poly-1"),
+        ("squentropy", "Squentropy"), ("logit_norm", "LogitNorm"),
+    )
+)  # fmt: skip
+REFERENCES = tuple(
+    _line(name, title, reference=name)
+    for name, title in (("logistic", "Logistic regression"), ("centroid", "Nearest centroid"), ("knn", "kNN"))
+)
+_TAIL = (
+    *(Line(name=one.name, title=one.title, loss=one.loss) for one in SIX_LOSSES),
+    _line("anchor_train", "GenCE, anchor 0.1 to the training prior", "gence(anchor=0.1,prior=train)"),
+    _line("anchor_uniform", "GenCE, anchor 0.1 to the uniform prior", "gence(anchor=0.1,prior=uniform)"),
+    _line("anchor_uniform_1", "GenCE, anchor 1 to the uniform prior", "gence(anchor=1,prior=uniform)"),
+    _line("logit_adjusted", "Logit adjustment", "logit_adjusted(prior=train)"),
+    _line("resampled", "CE, classes drawn alike", "ce", resampled=True),
+)
+_BATCH = (MAIN[0], MAIN[1], MAIN[6])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A part of the study: its settings and its lines, the most worth first.
+
+    Attributes:
+        name: what it is called.
+        title: a heading.
+        settings: what heads are trained on.
+        lines: groups of lines that are trained together.
+    """
+
+    name: str
+    title: str
+    settings: tuple[Setting, ...]
+    lines: tuple[tuple[Line, ...], ...]
+
+    @property
+    def all_lines(self) -> tuple[Line, ...]:
+        """Every line, in order."""
+        return tuple(line for group in self.lines for line in group)
+
+
+def _balanced(study: str, head: str) -> tuple[Setting, ...]:
+    found = []
+    for source in SOURCES.values():
+        sizes = {*PER_CLASS, *(n // source.classes for n in (2000, 5000) if n % source.classes == 0)}
+        found += [
+            Setting(study=study, source=source.name, per_class=size, head=head)
+            for size in sorted(sizes)
+            if size <= source.most
+        ]
+    return tuple(found)
+
+
+PARTS = {
+    part.name: part
+    for part in (
+        Part(
+            name="balanced",
+            title="Balanced subsets, linear heads",
+            settings=_balanced("balanced", "linear"),
+            lines=(MAIN, REFERENCES[:1], (*SMOOTHED, *RIVALS), REFERENCES[1:]),
+        ),
+        Part(
+            name="tail",
+            title="Long tails",
+            settings=tuple(
+                Setting(study="tail", source=one.name, rho=rho)
+                for one in SOURCES.values()
+                if one.largest
+                for rho in (10, 100)
+            ),
+            lines=(_TAIL,),
+        ),
+        Part(
+            name="batch",
+            title="Size of the batch",
+            settings=tuple(
+                Setting(study="batch", source=source, per_class=size, batch=batch)
+                for source, size in (
+                    ("cifar10", 50), ("cifar10", 200), ("banking77", 10), ("clinc150", 10), ("cifar100", 10),
+                )
+                for batch in BATCHES
+            ),
+            lines=(_BATCH,),
+        ),
+        Part(
+            name="mlp",
+            title="Balanced subsets, heads with a hidden layer",
+            settings=_balanced("mlp", "mlp"),
+            lines=(MAIN, (*SMOOTHED, *RIVALS)),
+        ),
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Records:
+    """The cells that are done, in one file.
+
+    Attributes:
+        folder: where ``records.jsonl`` and ``about.json`` lie.
+    """
+
+    folder: Path
+
+    @classmethod
+    def beside(cls, store: Store) -> Records:
+        """Those of the repository for its own store, else those inside the store."""
+        return cls(default_results().parent / "transfer" if is_ours(store) else store.root / "transfer")
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self.folder / "records.jsonl"
+
+    def read(self) -> dict[str, dict[str, Any]]:
+        """Every cell by its name, ``SETTING/LINE``."""
+        if not self.path.exists():
+            return {}
+        found = {}
+        for number, line in enumerate(self.path.read_text(encoding="utf-8").splitlines(), 1):
+            try:
+                cell = json.loads(line)
+                found[cell["cell"]] = cell
+            except (ValueError, KeyError, TypeError) as error:
+                raise StoreError(f"{self.path}, line {number} cannot be read ({error!r}); remove the line") from error
+        return found
+
+    def add(self, cells: Iterable[Mapping[str, Any]]) -> None:
+        """Add cells, or put them in the place of older ones; the file is sorted, so that two of them merge."""
+        found = self.read() | {cell["cell"]: dict(cell) for cell in cells}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        lines = [json.dumps(found[name], sort_keys=True, separators=(",", ":")) for name in sorted(found)]
+        replace_file(self.path, ("\n".join(lines) + "\n").encode())
+
+    def about(self) -> dict[str, Any]:
+        """Checksums of the sources, and where the cells were made."""
+        path = self.folder / "about.json"
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        return found
+
+    def note(self, source: str, checksums: Mapping[str, str], environment: Mapping[str, Any]) -> None:
+        """Note a source's checksums; raise `StoreError` where the recorded cells are of other data."""
+        found = self.about() or {"sources": {}}
+        known = found["sources"].get(source, {})
+        changed = [name for name, digest in checksums.items() if known.get(name, digest) != digest]
+        if changed:
+            raise StoreError(
+                f"{source}: {', '.join(changed)} has changed since its cells were recorded in {self.folder}; use the "
+                "data they were made with, or another --store"
+            )
+        found["sources"][source] = {**known, **checksums}
+        found["environment"] = dict(environment)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        replace_file(self.folder / "about.json", (json.dumps(found, indent=1, sort_keys=True) + "\n").encode())
+
+
+def selected(rows: Sequence[str] = (), losses: Sequence[str] = ()) -> list[tuple[Part, Setting, tuple[Line, ...]]]:
+    """The cells asked for: part, setting and the lines that train together, those of most worth first."""
+    known = [setting.name for part in PARTS.values() for setting in part.settings]
+    for pattern in rows:
+        if not any(fnmatch.fnmatchcase(name, pattern) for name in known):
+            raise SpecError(f"rows: {pattern} matches no setting of transfer; its settings are like {known[0]}")
+    names = list(dict.fromkeys(line.name for part in PARTS.values() for line in part.all_lines))
+    for loss in losses:
+        check_choice("losses", loss, names)
+    found = []
+    for part in PARTS.values():
+        for group in part.lines:
+            lines = tuple(line for line in group if not losses or line.name in losses)
+            found += [
+                (part, setting, lines)
+                for setting in part.settings
+                if lines and (not rows or any(fnmatch.fnmatchcase(setting.name, pattern) for pattern in rows))
+            ]
+    return found
