@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -36,7 +37,19 @@ def test_a_clear_difference_is_told_as_one():
     assert accuracy.comparisons["gence"].outcome == "better"
     assert found.headline == "GenCE against CE: better in accuracy."
     assert "GenCE has the best mean, 71.4 ± 1.1 % (n = 5)" in accuracy.sentence()
-    assert "+10.2 points (95 % t interval" in accuracy.sentence()
+    assert "+10.2 points (95 % interval" in accuracy.sentence()
+
+
+def test_an_interval_excludes_0_only_where_a_difference_is_seen():
+    draw = np.random.default_rng(0)
+    outcomes = set()
+    for _ in range(60):
+        values = {loss: list(0.6 + shift + 0.02 * draw.standard_normal(5)) for loss, shift in
+                  (("ce", 0), ("gence", 0.02), ("focal", 0.03), ("mae", 0.06))}  # fmt: skip
+        for found in judge(frame(values), quantities=[ACCURACY]).of("accuracy").comparisons.values():
+            assert (found.outcome in ("better", "worse")) == (not found.low <= 0 <= found.high)
+            outcomes.add((found.outcome, found.difference.t_low <= 0 <= found.difference.t_high))
+    assert ("no difference seen", False) in outcomes  # where the uncorrected interval would have said otherwise
 
 
 def test_no_difference_is_told_as_one_and_with_the_seeds_it_would_take():

@@ -31,7 +31,6 @@ from gence.lab.features import (
 from gence.lab.models import check_model, create_model
 from gence.lab.report import data_concerns, loss_title, tuning_concerns, unfinished_concerns
 from gence.lab.spec import (
-    RECIPES,
     LossSpec,
     Recipe,
     RunSpec,
@@ -40,6 +39,7 @@ from gence.lab.spec import (
     check_held_out,
     check_losses,
     named_recipe,
+    recipe_name,
 )
 from gence.lab.store import Store, data_checksums
 from gence.lab.sweep import RunReport, TuneReport, tuned_grid
@@ -88,9 +88,8 @@ class ComparePlan:
     @property
     def recipe(self) -> str:
         """The name of the recipe for a sentence, or nothing for one of the user's own."""
-        plain = self.base.recipe.replace(epochs=1, warmup_epochs=0, batch_size=1)
-        named = (n for n, one in RECIPES.items() if one.replace(epochs=1, warmup_epochs=0, batch_size=1) == plain)
-        return "".join(f"recipe {name}, " for name in list(named)[:1])
+        name = recipe_name(self.base.recipe)
+        return "" if name is None else f"recipe {name}, "
 
     def specs(self) -> list[RunSpec]:
         """Return the runs, seed by seed, so that an interrupted comparison has whole seeds."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gence.lab.report.frame import by_seed, is_frozen, losses_in, never_trained
 from gence.lab.report.style import ACCURACY, NLL, Quantity, loss_title
 from gence.lab.report.verdict import ALPHA, enumerated
-from gence.metrics import PairedDifference, holm, paired_difference
+from gence.metrics import PairedDifference, holm, paired_difference, seeds_needed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,6 +28,7 @@ AIMS: Mapping[str, Quantity] = {"accuracy": ACCURACY, "probabilities": NLL, "set
 smallest are the best."""
 
 _MOST_NAMED = 3
+_MOST_SEEDS = 30
 
 
 class Candidate(NamedTuple):
@@ -112,6 +113,47 @@ def recommendation(frame: pd.DataFrame) -> str:
     loss, why = _loss_to_use(accuracy, is_frozen(frame))
     probabilities = choices.get("probabilities")
     return f"{why} {_probabilities(probabilities, loss)}" if probabilities is not None else why
+
+
+def next_step(frame: pd.DataFrame, *, behind: bool = False, tuned: bool = False) -> str:
+    """Return what to try next, at most two things, in a sentence.
+
+    Args:
+        frame: rows of one setting.
+        behind: whether every loss is behind a reference without a network.
+        tuned: whether the losses were tuned.
+    """
+    scratch = not frame["model"].str.contains("@").any()
+    photographs = scratch and not (frame["data"] == "digits").any()
+    accuracy = next((choice for choice in choose(frame) if choice.aim == "accuracy"), None)
+    ways = []
+    if behind:
+        ways.append("train for more epochs (--epochs), since every loss is behind a reference")
+    if frame["seed"].nunique() < 5:
+        ways.append("run five seeds or more (--seeds 5)")
+    elif accuracy is not None and accuracy.level:
+        needed = _seeds_to_tell(accuracy)
+        if needed is not None:
+            ways.append(
+                f"run about {needed} seeds (--seeds {needed}), which would show an accuracy difference this large"
+            )
+    if photographs:
+        ways.append("start from a pretrained encoder (--model linear@efficientnet_lite0)")
+    if scratch and not tuned:
+        ways.append("tune every loss alike (--tune 20)")
+    ways.append("see what more labels would change (--n 50,100,200)")
+    return f"Next: {enumerated(ways[:2])}."
+
+
+def _seeds_to_tell(choice: Choice) -> int | None:
+    """The seeds that would show the best mean's lead over the next as significant, if it is real; None above 30."""
+    rival = next((one for one in choice.level if one.loss == "ce" and not one.calibrated), choice.level[0])
+    d = choice.differences[rival]
+    half = d.std / math.sqrt(2)  # two values with this mean and spread stand for the sample
+    if not half > 0:
+        return None
+    needed = seeds_needed([d.mean - half, d.mean + half], alpha=ALPHA / max(len(choice.differences), 1))
+    return needed if needed is not None and choice.seeds < needed <= _MOST_SEEDS else None
 
 
 def _loss_to_use(choice: Choice, frozen: bool) -> tuple[str, str]:

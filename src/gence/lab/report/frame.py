@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -210,13 +210,64 @@ def _word(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def read_references(store: Store, setting: Setting) -> list[dict[str, Any]]:
-    """Return what a store keeps of references for a setting: name, seed, what was chosen, and metrics, row by row."""
+@dataclass(frozen=True, kw_only=True)
+class TunedBefore:
+    """What tuning found for a loss of a setting.
+
+    Attributes:
+        trials: how many it had.
+        value: the best mean on held-out training labels.
+        metric: of which this is the value.
+        how: how rows were held out.
+    """
+
+    trials: int
+    value: float
+    metric: str
+    how: str
+
+
+def read_tuned(store: Store, setting: Setting) -> dict[str, TunedBefore]:
+    """Return what a store keeps of the tuning of a setting's losses, by loss."""
+    of, found = _setting_of(setting), {}
+    for place in sorted((store.root / "heads").glob("*.json")):
+        try:
+            kept = json.loads(place.read_bytes())
+            loss = kept["of"].pop("loss")
+            if kept["of"].items() <= of.items():
+                value, how = float(kept["best"]["accuracy"]), f"{kept['folds']}-fold cross-validation"
+                found[loss] = TunedBefore(trials=len(kept["trials"]), value=value, metric="accuracy", how=how)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):  # damaged, or of an earlier version
+            continue
+    for place in sorted((store.root / "tuned").glob("*.json")):
+        try:
+            kept = json.loads(place.read_bytes())
+            base = kept["base"]
+            own = {"data": base["data"], "n": base["subset"]["n"], "image_size": base["image_size"]}
+            if base["model"] != setting.frame["model"].iloc[0] or not own.items() <= of.items():
+                continue
+            for one in kept["best"]:
+                found[one["changes"]["loss"]] = TunedBefore(
+                    trials=int(one["trials"]), value=float(one["value"]), metric=one["metric"],
+                    how="a held-out part of the training labels",
+                )  # fmt: skip
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue
+    return {loss: found[loss] for loss in losses_in(setting.frame) if loss in found}
+
+
+def _setting_of(setting: Setting) -> dict[str, Any]:
+    """Return what names a setting in the files that a store keeps beside its records."""
     first = setting.frame.iloc[0]
     n = None if _word(first["subset.n"]) == "none" else int(first["subset.n"])
     size = None if _word(first["image_size"]) == "none" else int(first["image_size"])
     encoder = str(first["model"]).partition("@")[2]
-    of = {"data": str(first["data"]), "n": n, "encoder": encoder, "image_size": size}
+    return {"data": str(first["data"]), "n": n, "encoder": encoder, "image_size": size}
+
+
+def read_references(store: Store, setting: Setting) -> list[dict[str, Any]]:
+    """Return what a store keeps of references for a setting: name, seed, what was chosen, and metrics, row by row."""
+    of = _setting_of(setting)
     found: list[dict[str, Any]] = []
     for place in sorted((store.root / "references").glob("*.json")):
         try:
@@ -232,6 +283,9 @@ def read_references(store: Store, setting: Setting) -> list[dict[str, Any]]:
             continue
     return found
 
+
+Predictions = Mapping[str, Sequence[Mapping[str, np.ndarray]]]
+"""Of each loss, the stored predictions of its runs; losses without any are absent."""
 
 _BINS = 24  # of a small figure; records have more
 

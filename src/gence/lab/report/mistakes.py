@@ -12,7 +12,7 @@ import numpy as np
 
 from gence.lab.data import DataError, ImageSet, RowSet, is_table, load, load_rows
 from gence.lab.report.figures import printable
-from gence.lab.report.frame import SettingRecords
+from gence.lab.report.frame import Predictions, SettingRecords
 from gence.lab.store import Record, Store, changed_parts
 
 SHOWN = 8
@@ -55,10 +55,6 @@ def images_at_hand(record: Record, cache_dir: Path | None = None) -> ImageSet | 
     except (DataError, OSError):
         return None
     return None if changed_parts(record.result.data, {"test": splits.test.checksum}) else splits.test
-
-
-Predictions = Mapping[str, Sequence[Mapping[str, np.ndarray]]]
-"""Of each loss, the stored predictions of its runs; losses without any are absent."""
 
 
 def read_predictions(store: Store, gathered: SettingRecords) -> Predictions:

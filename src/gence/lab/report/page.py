@@ -14,9 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 from gence._version import __version__
 from gence.lab.report.figures import Panel, as_png, as_svg, inlined, panels
-from gence.lab.report.frame import Setting, SettingRecords, load_rows, read_references, read_setting, settings
+from gence.lab.report.choice import next_step, recommendation
+from gence.lab.report.frame import (
+    Setting,
+    SettingRecords,
+    load_rows,
+    read_references,
+    read_setting,
+    read_tuned,
+    settings,
+)
 from gence.lab.report.mistakes import Mistake, confident_mistakes, images_at_hand, read_predictions, short_name
-from gence.lab.report.rows import class_table, rows_in_words
+from gence.lab.report.rows import class_tables, encoder_in_words, facts
 from gence.lab.report.style import Mark, colour_variables, loss_title, marks_for
 from gence.lab.report.tables import Table, difference_table, loss_table, reference_table, run_table, tuning_table
 from gence.lab.report.verdict import Verdict, judge
@@ -29,9 +38,9 @@ if TYPE_CHECKING:
 _OWN_FILES = {
     "figures": re.compile(
         r"(s\d+-)?((accuracy|nll|ece)(-difference)?|accuracy-by-(labels|batch)|auroc-\d+|ood-\d+-\d+|"
-        r"train-(accuracy|loss)|marginal-kl|(reliability|marginal|confusion)-\d+)\.(svg|png)"
+        r"(train|test)-(accuracy|loss)|marginal-kl|risk-coverage|(reliability|marginal|confusion)-\d+)\.(svg|png)"
     ),
-    "tables": re.compile(r"(s\d+-)?(losses|classes|references|tuning|differences|runs)\.(md|tex|csv)"),
+    "tables": re.compile(r"(s\d+-)?(losses|classes(-f1)?|references|tuning|differences|runs)\.(md|tex|csv)"),
 }
 MOST_SETTINGS = 6
 """Settings that get all their figures; a page with more would grow beyond what can be sent to anybody."""
@@ -50,6 +59,9 @@ class Chapter:
     mistakes: dict[str, list[Mistake]] | None  # None: the data set is not at hand
     classes: tuple[str, ...]
     encoder: str = ""  # what embedded the images, in a sentence; empty for networks from scratch
+    advice: str = ""  # which loss to use
+    next_step: str = ""
+    facts: tuple[tuple[str, str], ...] = ()  # what was compared: labels, test samples, network, recipe ...
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -172,44 +184,41 @@ def _chapter(
     images = images_at_hand(records[setting.frame["key"].iloc[0]], cache_dir)
     classes = tuple(map(short_name, images.classes)) if images is not None else ()
     predictions = {} if images is None else read_predictions(store, gathered)
-    references = read_references(store, setting)
+    references, tuned = read_references(store, setting), read_tuned(store, setting)
+    behind = reference_concerns(setting.frame, references)
     tables = (
-        loss_table(setting), reference_table(references) if references else None, tuning_table(setting.frame),
-        difference_table(verdict), run_table(setting.frame), class_table(predictions, classes),
+        loss_table(setting), reference_table(references) if references else None, tuning_table(setting.frame, tuned),
+        difference_table(verdict), run_table(setting.frame), *class_tables(predictions, classes),
     )  # fmt: skip
-    drawn = [replace(panel, name=prefix + panel.name) for panel in panels(setting, gathered, verdict, whole, classes)]
+    shown = predictions or read_predictions(store, gathered)
+    drawn = [
+        replace(panel, name=prefix + panel.name) for panel in panels(setting, gathered, verdict, whole, classes, shown)
+    ]
+    if tuned and not setting.title.endswith(", tuned"):
+        setting = replace(setting, title=f"{setting.title}, tuned")
     return Chapter(
         setting=setting,
         gathered=gathered,
         verdict=verdict,
         concerns=(
+            *behind,
             *before,
             *image_concerns(record.result.data for record in records.values()),
-            *reference_concerns(setting.frame, references),
             *run_concerns(setting.frame),
         ),
         tables=tuple(table for table in tables if table is not None),
         panels=tuple((panel, as_svg(panel.figure, panel.name)) for panel in drawn),
         mistakes=None if images is None else confident_mistakes(predictions, images),
         classes=classes,
-        encoder=_encoder_in_words(gathered),
-    )
-
-
-def _encoder_in_words(gathered: SettingRecords) -> str:
-    """Return which pretrained encoder the heads stand on, or nothing for networks from scratch."""
-    found = next((table for loss in gathered.losses for table in gathered.tables(loss, "encoder")), None)
-    if found is None:
-        return ""
-    if "rows" in found:
-        return rows_in_words(found)
-    return (
-        f"Frozen features of the pretrained encoder {found['name']}: {found['features']} per image of {found['size']} "
-        f"x {found['size']} pixels (weights {found['weights']})."
+        encoder=encoder_in_words(gathered),
+        advice=recommendation(setting.frame),
+        next_step=next_step(setting.frame, behind=bool(behind), tuned=bool(tuned)),
+        facts=facts(setting, gathered, tuned),
     )
 
 
 SECTIONS: Mapping[str, tuple[str, str]] = {
+    "sweeps": ("More labels, larger batches", "Means over seeds with standard deviations."),
     "numbers": (
         "Accuracy, NLL and ECE",
         "Every mark is a seed; the bar below is the mean, the line its 95 % t interval.",
@@ -217,19 +226,27 @@ SECTIONS: Mapping[str, tuple[str, str]] = {
     "differences": (
         "Differences, seed by seed",
         "Each seed gives every loss the same images and the same start, so differences tell more than means. The line "
-        "is the 95 % t interval, not corrected for the number of losses. Losses far away are named at the edge.",
+        "is the 95 % interval, corrected for the number of losses. Losses far away are named at the edge.",
     ),
     "reliability": (
         "Reliability",
         "Accuracy (coloured) by confidence; calibrated predictions follow the dotted line. The grey bars show where "
         "predictions are. All seeds together.",
     ),
-    "sweeps": ("More labels, larger batches", "Means over seeds with standard deviations."),
+    "risk": (
+        "Answering only when sure",
+        "The error rate among the most confident test samples, against the share of them that is answered; mean over "
+        "seeds.",
+    ),
     "ood": (
         "Out-of-distribution inputs",
         "AUROC of telling test images from out-of-distribution images by the entropy of the prediction; raw softmax.",
     ),
-    "learning": ("Learning curves", "On the augmented training images. Losses have different units: compare shapes."),
+    "learning": (
+        "Learning curves",
+        "Accuracy on (at most 1,000) test images during training, accuracy and loss on the augmented training images. "
+        "Losses have different units: compare shapes.",
+    ),
     "drift": (
         "The marginal over training",
         "GenCE leaves the predicted class marginal almost free. A divergence that grows means that predictions slide "
@@ -323,6 +340,9 @@ def _chapter_html(chapter: Chapter, number: int, losses: list[str], marks: dict[
         "number": number,
         "title": chapter.setting.title,
         "encoder": chapter.encoder,
+        "facts": chapter.facts,
+        "advice": chapter.advice,
+        "next_step": chapter.next_step,
         "verdict": chapter.verdict,
         "concerns": chapter.concerns,
         "tables": {table.name: table for table in chapter.tables},

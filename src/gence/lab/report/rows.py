@@ -1,4 +1,4 @@
-"""What a page says of runs on the rows of a table, and its table of classes, worst first."""
+"""What a page says of its runs: what was compared, on which encoder and columns, and how each class fared."""
 
 from __future__ import annotations
 
@@ -7,49 +7,92 @@ from typing import Any
 
 import numpy as np
 
-from gence.lab.report.mistakes import Predictions
+from gence.lab.report.frame import Predictions, Setting, SettingRecords, TunedBefore, is_frozen
 from gence.lab.report.style import loss_title
 from gence.lab.report.tables import Cell, Row, Table
+from gence.lab.spec import recipe_name
 
 
-def class_table(predictions: Predictions, classes: Sequence[str]) -> Table | None:
-    """Return a row per class with each loss's accuracy on it, the class that is hardest for all first.
+def class_tables(predictions: Predictions, classes: Sequence[str]) -> tuple[Table, ...]:
+    """Return each loss's recall and F1 on every class, the class that is hardest for all first, in a table each.
 
     None where no predictions are kept, or a run has classes that the data do not have.
     """
     K = len(classes)
     if not predictions or any(int(run["label"].max(initial=0)) >= K for runs in predictions.values() for run in runs):
-        return None
+        return ()
     first = next(iter(predictions.values()))[0]
     support = np.bincount(first["label"].astype(int), minlength=K)
-    shares = {loss: np.mean([_right(run, K) for run in runs], axis=0) for loss, runs in predictions.items()}
-    means = np.mean(list(shares.values()), axis=0)
-    order = [k for k in np.argsort(means, kind="stable").tolist() if support[k]]
-    rows = tuple(
-        Row(
-            cells=(
-                Cell(text=classes[k], value=classes[k]),
-                Cell(text=str(support[k]), value=int(support[k])),
-                *(Cell(text=f"{100 * share[k]:.1f}", value=float(100 * share[k])) for share in shares.values()),
-            )
+    both = {loss: np.mean([_recall_and_f1(run, K) for run in runs], axis=0) for loss, runs in predictions.items()}
+    order = [k for k in np.argsort(np.mean([one[0] for one in both.values()], axis=0), kind="stable") if support[k]]
+    seeds = max(len(runs) for runs in predictions.values())
+    of = f"of each of {len(order)} classes, mean over {seeds} {'seed' if seeds == 1 else 'seeds'}"
+    said = (
+        ("classes", f"Recall in % {of}: the share of a class's test samples that is found. The classes hardest for all "
+         "losses come first."),
+        ("classes-f1", f"F1 in % {of}: the harmonic mean of recall and precision. In the order of recall."),
+    )  # fmt: skip
+    return tuple(
+        Table(
+            name=name,
+            caption=caption,
+            columns=("Class", "Test samples", *(loss_title(loss) for loss in both)),
+            rows=tuple(_class_row(classes[k], int(support[k]), [one[part][k] for one in both.values()]) for k in order),
         )
-        for k in order
-    )
-    return Table(
-        name="classes",
-        caption=f"Accuracy in % on the test samples of each of {len(rows)} classes, mean over "
-        f"{max(len(runs) for runs in predictions.values())} seeds; the classes that are hardest for all losses first.",
-        columns=("Class", "Test samples", *(loss_title(loss) for loss in shares)),
-        rows=rows,
+        for part, (name, caption) in enumerate(said)
     )
 
 
-def _right(run: Mapping[str, np.ndarray], K: int) -> np.ndarray:
-    """The share of each class's samples that a run got right; NaN never, as classes without samples count as 0."""
-    label = run["label"].astype(int)
-    right = np.bincount(label, weights=label == run["predicted"], minlength=K)
-    shares: np.ndarray = right / np.maximum(np.bincount(label, minlength=K), 1)
-    return shares
+def _class_row(name: str, support: int, shares: Sequence[float]) -> Row:
+    each = (Cell(text=f"{100 * share:.1f}", value=float(100 * share)) for share in shares)
+    return Row(cells=(Cell(text=name, value=name), Cell(text=str(support), value=support), *each))
+
+
+def _recall_and_f1(run: Mapping[str, np.ndarray], K: int) -> np.ndarray:
+    """Recall and F1 of each class, (2, K); NaN never, as those of classes without samples count as 0."""
+    label, predicted = run["label"].astype(int), run["predicted"].astype(int)
+    right = np.bincount(label, weights=label == predicted, minlength=K)
+    there, said = np.bincount(label, minlength=K), np.bincount(predicted, minlength=K)[:K]
+    return np.stack([right / np.maximum(there, 1), 2 * right / np.maximum(there + said, 1)])
+
+
+def facts(
+    setting: Setting, gathered: SettingRecords, tuned: Mapping[str, TunedBefore]
+) -> tuple[tuple[str, str], ...]:
+    """Return what was compared, in words: what a reader of the numbers asks first."""
+    spec = next(record.spec for own in gathered.records.values() for record in own)
+    recipe = spec.recipe
+    head, _, encoder = spec.model.partition("@")
+    reliability = next((t for loss in gathered.losses for t in gathered.tables(loss, "reliability")), None)
+    network = f"{head} head" if encoder else spec.model
+    if spec.image_size and not is_frozen(setting.frame):
+        network += f", images of {spec.image_size} px"
+    parts = {"none": "frozen", "last": "last stage trained", "all": "all of it trained"}
+    trials = sorted({one.trials for one in tuned.values()})
+    seeds = int(setting.frame["seed"].nunique())
+    return (
+        ("Data", spec.data),
+        ("Training labels", "all" if spec.subset.n is None else str(spec.subset.n)),
+        ("Test samples", "unknown" if reliability is None else str(sum(reliability["count"]))),
+        ("Network", network),
+        ("Encoder", f"{encoder}, {parts[recipe.tune_encoder]}" if encoder else "none, trained from scratch"),
+        ("Recipe", f"{recipe_name(recipe) or 'own'}: {recipe.epochs} epochs, batch {recipe.batch_size}"),
+        ("Tuning", f"{' to '.join(map(str, sorted({trials[0], trials[-1]})))} trials per loss" if trials else "none"),
+        ("Runs", f"{len(gathered.losses)} losses, {seeds} {'seed' if seeds == 1 else 'seeds'}"),
+    )
+
+
+def encoder_in_words(gathered: SettingRecords) -> str:
+    """Return which pretrained encoder the heads stand on, or nothing for networks from scratch."""
+    found = next((table for loss in gathered.losses for table in gathered.tables(loss, "encoder")), None)
+    if found is None:
+        return ""
+    if "rows" in found:
+        return rows_in_words(found)
+    return (
+        f"Frozen features of the pretrained encoder {found['name']}: {found['features']} per image of {found['size']} "
+        f"x {found['size']} pixels (weights {found['weights']})."
+    )
 
 
 def rows_in_words(about: Mapping[str, Any]) -> str:

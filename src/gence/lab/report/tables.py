@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gence.lab.report.frame import Setting, best_losses, cells, is_uneven, losses_in, ood_sets
+from gence.lab.report.frame import Setting, TunedBefore, best_losses, cells, is_uneven, losses_in, ood_sets
 from gence.lab.report.style import MAIN, SHOWN, Quantity, auroc_of, loss_title, reference_title
 from gence.lab.report.verdict import MetricVerdict, Verdict
 from gence.lab.store import spreadsheet_text
@@ -185,21 +185,40 @@ def reference_table(found: Sequence[Mapping[str, Any]], quantities: Sequence[Qua
     )
 
 
-def tuning_table(frame: pd.DataFrame) -> Table | None:
-    """Return a row per loss with the rate and weight decay that it was trained with, or None where all are alike."""
-    columns = ("recipe.lr", "recipe.weight_decay")
-    if not all(column in frame for column in columns) or all(frame[column].nunique() == 1 for column in columns):
+def tuning_table(frame: pd.DataFrame, tuned: Mapping[str, TunedBefore]) -> Table | None:
+    """Return a row per loss with what it was trained with and how that did on held-out labels; None if all are alike.
+
+    Args:
+        frame: rows of one setting.
+        tuned: what is known of the tuning, by loss; empty where nothing is.
+    """
+    names = {"recipe.lr": "Learning rate", "recipe.weight_decay": "Weight decay", "recipe.warmup_epochs": "Warm-up"}
+    there = [column for column in names if column in frame]
+    shown = [column for column in there if frame[column].nunique() > 1 or (tuned and column != "recipe.warmup_epochs")]
+    if not shown or not (tuned or any(frame[column].nunique() > 1 for column in shown)):
         return None
+    quantity = {q.metric: q for q in MAIN}.get(next((one.metric for one in tuned.values()), ""), MAIN[0])
     rows = []
     for loss in losses_in(frame):
         own = frame.loc[frame["loss"] == loss].iloc[0]
-        values = (Cell(text=f"{float(own[column]):.4g}", value=float(own[column])) for column in columns)
+        values = [Cell(text=f"{float(own[column]):.4g}", value=float(own[column])) for column in shown]
+        if tuned:
+            one = tuned.get(loss)
+            values.append(
+                Cell(text="missing", value="") if one is None else Cell(text=str(one.trials), value=one.trials)
+            )
+            values.append(Cell(text="missing", value="") if one is None else _plain(quantity, one.value))
         rows.append(Row(cells=(_word(loss_title(loss)), *values), loss=loss))
+    hows = sorted({one.how for one in tuned.values()})
     return Table(
         name="tuning",
-        caption="What each loss was given: learning rate and weight decay, chosen with equal budgets on training "
-        "labels alone.",
-        columns=("Loss", "Learning rate", "Weight decay"),
+        caption="What each loss was given, chosen with equal budgets on training labels alone"
+        + (f" ({' or '.join(hows)}; labels of a seed that no run below has)." if hows else "."),
+        columns=(
+            "Loss",
+            *(names[column] for column in shown),
+            *(("Trials", f"Held out: {quantity.heading}") * bool(tuned)),
+        ),
         rows=tuple(rows),
     )
 
@@ -210,8 +229,8 @@ def difference_table(verdict: Verdict) -> Table:
     reference = loss_title(verdict.reference)
     return Table(
         name="differences",
-        caption=f"Each loss minus {reference}, seed by seed. Interval: Student's t, 95 %, not corrected. p-values: two-"
-        "sided, corrected by Holm over the losses of a metric.",
+        caption=f"Each loss minus {reference}, seed by seed. Intervals (Student's t, 95 %) and two-sided p-values are "
+        "corrected by Holm over the losses of a metric: an interval excludes 0 where the t-test's p is below 0.05.",
         columns=("Loss", "Metric", f"Difference to {reference}", "95 % interval", "t-test p", "Signed-rank p", "n",
                  "Outcome"),
         rows=tuple(rows),
@@ -252,15 +271,15 @@ def _difference_rows(found: MetricVerdict) -> list[Row]:
         d = c.difference
         mean = math.nan if d is None else d.mean
         interval = "missing"
-        if d is not None and not math.isnan(d.t_low):
-            interval = f"{q.text(d.t_low, sign=True)} to {q.text(d.t_high, sign=True)}"
+        if not math.isnan(c.low):
+            interval = f"{q.text(c.low, sign=True)} to {q.text(c.high, sign=True)}"
         rows.append(
             Row(
                 cells=(
                     _word(loss_title(loss)),
                     Cell(text=q.heading, value=q.title),
                     Cell(text=q.text(mean, sign=True), value=_sortable(q.scaled(mean))),
-                    Cell(text=interval, value=_sortable(math.nan if d is None else q.scaled(d.t_low))),
+                    Cell(text=interval, value=_sortable(q.scaled(c.low))),
                     Cell(text=_p_text(c.t_p), value=_sortable(c.t_p)),
                     Cell(text=_p_text(c.wilcoxon_p), value=_sortable(c.wilcoxon_p)),
                     Cell(text=str(0 if d is None else d.n), value=0 if d is None else d.n),

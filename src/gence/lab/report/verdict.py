@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gence.lab.report.frame import best_losses, by_seed, diverged_runs, is_uneven, losses_in, never_trained
 from gence.lab.report.style import MAIN, Quantity, loss_title
-from gence.metrics import PairedDifference, Summary, holm, paired_difference, seeds_needed, smallest_p, summarize
+from gence.metrics import (
+    PairedDifference,
+    Summary,
+    holm,
+    paired_difference,
+    seeds_needed,
+    smallest_p,
+    student_critical,
+    summarize,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,6 +53,8 @@ class Comparison:
             test's where all differences are the same; NaN where nothing can be judged.
         t_p: `p` where it is the t-test's, else NaN.
         wilcoxon_p: signed-rank test, corrected likewise.
+        low, high: the t interval of the difference at the level at which Holm's procedure judges this loss, so that it
+            excludes 0 where `p` is below `ALPHA`, and only there; NaN where the t-test judges nothing.
         outcome: "better", "worse", "no difference seen", or "cannot be judged" (fewer than 2 pairs, or a loss of which
             every run diverged).
     """
@@ -54,6 +65,8 @@ class Comparison:
     t_p: float
     wilcoxon_p: float
     outcome: str
+    low: float = math.nan
+    high: float = math.nan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,8 +183,8 @@ def describe(found: Comparison, quantity: Quantity) -> str:
             f"{size} (the same with all {d.n} seeds, which a t-test cannot judge; corrected signed-rank "
             f"p = {found.p:.2g}): {found.outcome}"
         )
-    interval = f"95 % t interval {quantity.text(d.t_low, sign=True)} to {quantity.text(d.t_high, sign=True)}"
-    return f"{size} ({interval}, {d.n} seeds, corrected p = {found.p:.2g}): {found.outcome}"
+    interval = f"95 % interval {quantity.text(found.low, sign=True)} to {quantity.text(found.high, sign=True)}"
+    return f"{size} ({interval}, {d.n} seeds, p = {found.p:.2g}, both corrected): {found.outcome}"
 
 
 def _judge_metric(frame: pd.DataFrame, losses: Sequence[str], reference: str, quantity: Quantity) -> MetricVerdict:
@@ -203,8 +216,10 @@ def _corrected(
     judged = {loss: d for loss, d in differences.items() if d is not None and d.n >= 2 and loss not in failed}
     p = holm({loss: _p(d) for loss, d in judged.items()})
     wilcoxon_p = holm({loss: d.wilcoxon_p for loss, d in judged.items()})
+    levels = _levels({loss: _p(d) for loss, d in judged.items()})
     found = {}
     for loss, difference in differences.items():
+        low = high = math.nan
         outcome = ALL_DIVERGED if loss in failed else "cannot be judged"
         tested = False
         if loss in judged:
@@ -212,6 +227,9 @@ def _corrected(
             better = (d.mean > 0) == quantity.higher_is_better
             outcome = ("better" if better else "worse") if p[loss] < ALPHA else "no difference seen"
             tested = not math.isnan(d.t_low)
+            if tested:
+                half = student_critical(levels[loss], d.n - 1) * d.std / math.sqrt(d.n)
+                low, high = d.mean - half, d.mean + half
         found[loss] = Comparison(
             loss=loss,
             difference=difference,
@@ -219,7 +237,24 @@ def _corrected(
             t_p=p[loss] if tested else math.nan,
             wilcoxon_p=wilcoxon_p.get(loss, math.nan),
             outcome=outcome,
+            low=low,
+            high=high,
         )
+    return found
+
+
+def _levels(p: Mapping[str, float]) -> dict[str, float]:
+    """The level at which Holm's procedure judges each: from `ALPHA` / m up to that of the first not significant.
+
+    >>> {loss: round(level, 4) for loss, level in _levels({"a": 0.001, "b": 0.03, "c": 0.04}).items()}
+    {'a': 0.0167, 'b': 0.025, 'c': 0.025}
+    """
+    found, level, stopped = {}, ALPHA, False
+    for place, loss in enumerate(sorted(p, key=lambda loss: p[loss])):
+        if not stopped:
+            level = ALPHA / (len(p) - place)
+            stopped = not p[loss] < level
+        found[loss] = level
     return found
 
 
@@ -272,7 +307,7 @@ def _notes(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:
         notes.append(
             f"With {n} seeds the signed-rank test (which supposes less) cannot go below p = {smallest_p(n):.3g} for "
             f"one loss, or {min(1.0, losses * smallest_p(n)):.3g} after correction, so it can never reach {ALPHA}: "
-            "that is why the t interval is shown. More seeds would let it speak."
+            "that is why the t-test decides. More seeds would let it speak."
         )
     return (*notes, *_more_seeds(metrics))
 

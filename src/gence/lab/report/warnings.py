@@ -8,8 +8,16 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gence.lab.report.frame import by_seed, diverged_runs, is_frozen, losses_in
-from gence.lab.report.style import ACCURACY, MARGINAL_KL, OFFSET_ACCURACY, loss_order, loss_title, reference_title
+from gence.lab.report.frame import by_seed, diverged_runs, is_frozen, losses_in, ood_sets
+from gence.lab.report.style import (
+    ACCURACY,
+    MARGINAL_KL,
+    OFFSET_ACCURACY,
+    auroc_of,
+    loss_order,
+    loss_title,
+    reference_title,
+)
 from gence.lab.spec import LossSpec, RunSpec, first_few, small_classes
 from gence.lab.store import changed_parts
 
@@ -169,6 +177,23 @@ def run_concerns(frame: pd.DataFrame) -> list[str]:
                 'learning rate or add warm-up; --tune 20 (the extra "tune") does both for every loss alike.'
             )
         found += _drift(frame, loss)
+    return [*found, *_inverted(frame)]
+
+
+def _inverted(frame: pd.DataFrame) -> list[str]:
+    """Return a warning for each OOD set that is taken for the test set more often than not."""
+    found = []
+    for name in ood_sets(frame):
+        q = auroc_of(name)
+        means = {
+            loss: statistics.fmean(own.values()) for loss in losses_in(frame) if (own := by_seed(frame, loss, q.metric))
+        }
+        below = [f"{loss_title(loss)} {q.text(mean)} %" for loss, mean in means.items() if mean < 0.5]
+        if below:
+            found.append(
+                f"On {name} the AUROC is below 50 % ({', '.join(below)}): these losses are surer of the "
+                "out-of-distribution samples than of the test set, so do not reject by confidence there."
+            )
     return found
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         average_shares,
         learning_rates,
         named_recipe,
+        recipe_name,
     )
     from gence.lab.spec.run import (
         SCHEMA_VERSION,

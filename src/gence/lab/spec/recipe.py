@@ -201,6 +201,21 @@ def named_recipe(name: str) -> Recipe:
     return RECIPES[name]
 
 
+_OWN_OF_A_RUN = {"epochs": 1, "batch_size": 1, "lr": 1.0, "weight_decay": 0.0, "warmup_epochs": 0.0}
+
+
+def recipe_name(recipe: Recipe) -> str | None:
+    """Return the name of the recipe that a recipe was made from, or None for one of the user's own.
+
+    What a comparison or tuning changes does not count: epochs, batch size, rates and warm-up.
+
+    >>> recipe_name(RECIPES["paper"].replace(epochs=5, lr=0.2)), recipe_name(Recipe(flip=False))
+    ('paper', None)
+    """
+    plain = recipe.replace(**_OWN_OF_A_RUN)
+    return next((name for name, one in RECIPES.items() if one.replace(**_OWN_OF_A_RUN) == plain), None)
+
+
 def learning_rates(recipe: Recipe, steps_per_epoch: int) -> list[float]:
     """The learning rate of every step: linear warm-up, then the recipe's schedule.
 

@@ -65,7 +65,10 @@ def tune_frozen(
             progress=progress,
         )  # fmt: skip
         for one in tuned:
-            found[one.loss] = {"best": asdict(one.best), "trials": [asdict(t) for t in one.trials], "folds": one.folds}
+            found[one.loss] = {
+                "best": asdict(one.best), "trials": [asdict(t) for t in one.trials], "folds": one.folds,
+                "of": {**_setting(base), "loss": str(one.loss)},
+            }  # fmt: skip
             place = _place(store, "heads", base.replace(loss=one.loss, seed=seed), data, {"trials": trials})
             _write(place, found[one.loss])
     best = tuple(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gence.lab.report.figures.svg import INK, LOSS_GID, MUTED, WIDE, Panel, Subject, new_figure, signed
-from gence.lab.report.frame import PER_RUN, by_seed, cells
+from gence.lab.report.frame import PER_RUN, Predictions, by_seed, cells
 from gence.lab.report.style import ACCURACY, Quantity, loss_title
 from gence.lab.report.verdict import ALL_DIVERGED, MetricVerdict
 from gence.metrics import student_critical
@@ -68,7 +69,9 @@ def differences(subject: Subject, found: MetricVerdict) -> Iterator[Panel]:
         mean = float(values[loss].mean())
         said.append((f"{loss_title(loss)} {signed(mean, quantity.digits)}", len(values[loss])))
         if abs(mean) <= limit:
-            _row(ax, subject, subject.losses.index(loss), values[loss], row)
+            c = found.comparisons[loss]
+            ends = (quantity.scaled(c.low), quantity.scaled(c.high)) if math.isfinite(c.low) else None
+            _row(ax, subject, subject.losses.index(loss), values[loss], row, ends)
             continue
         number, gid = signed(mean, quantity.digits), f"{LOSS_GID}{subject.losses.index(loss)}"
         if mean > 0:
@@ -102,7 +105,9 @@ def curves(
         runs = subject.gathered.curves(loss, curve)
         if not runs:
             continue
+        at = subject.gathered.curves(loss, f"{curve}_epoch")
         epochs = 1 + np.arange(min(map(len, runs)))
+        epochs = at[0][: len(epochs)].astype(int) if at else epochs
         table = scale * np.stack([run[: len(epochs)] for run in runs])
         # A drift of exactly 0 has no place on a logarithmic scale.
         table = np.maximum(table, 1e-6) if log else table
@@ -128,6 +133,45 @@ def curves(
         description=f"At the last epoch: {', '.join(said)}. Thick lines are means over seeds, thin ones runs.",
         figure=figure,
     )
+
+
+def risk_coverage(subject: Subject, predictions: Predictions) -> Iterator[Panel]:
+    """Draw the error rate among the most confident test samples against their share, a line a loss."""
+    if not predictions:
+        return
+    figure, ax = new_figure(WIDE, 3.6)
+    shares = np.linspace(0.05, 1, 96)
+    said = []
+    for i, loss in enumerate(subject.losses):
+        runs = predictions.get(loss, ())
+        if not runs:
+            continue
+        risk = 100 * np.mean([_risk(run, shares) for run in runs], axis=0)
+        mark = subject.marks[loss]
+        ax.plot(100 * shares, risk, mark.line, color=mark.light, lw=1.8, gid=f"{LOSS_GID}{i}", marker=mark.marker,
+                markevery=[len(shares) - 1], ms=5, mew=0, label=loss_title(loss))  # fmt: skip
+        said.append(f"{loss_title(loss)} {risk[np.argmin(abs(shares - 0.8))]:.1f}")
+    ax.set(xlabel="coverage: share of samples answered, %", ylabel="errors among them, %", ylim=(0, None))
+    ax.grid(axis="y")
+    _legend(figure, ax, subject)
+    yield Panel(
+        name="risk-coverage",
+        section="risk",
+        title="Errors among the most confident samples",
+        description=f"Errors in % at 80 % coverage: {', '.join(said)}.",
+        figure=figure,
+    )
+
+
+def _risk(run: Mapping[str, np.ndarray], shares: np.ndarray) -> np.ndarray:
+    """The error rate among each share of a run's samples, the most confident first; equal confidences share errors."""
+    confidence, wrong = run["confidence"].astype(float), run["predicted"] != run["label"]
+    order = np.argsort(-confidence, kind="stable")
+    last = np.flatnonzero(np.append(np.diff(confidence[order]) != 0, True)) + 1  # samples through each group of ties
+    errors = np.cumsum(wrong[order])[last - 1]
+    answered = np.maximum(shares * len(wrong), 1)
+    risk: np.ndarray = np.interp(answered, np.append(0, last), np.append(0, errors)) / answered
+    return risk
 
 
 def against(subject: Subject, whole: pd.DataFrame, column: str, name: str, label: str) -> Iterator[Panel]:
@@ -183,7 +227,15 @@ def _seeds(n: int) -> str:
     return f"{n} {'seed' if n == 1 else 'seeds'}"
 
 
-def _row(ax: Axes, subject: Subject, i: int, values: np.ndarray, row: int | None = None) -> None:
+def _row(
+    ax: Axes,
+    subject: Subject,
+    i: int,
+    values: np.ndarray,
+    row: int | None = None,
+    ends: tuple[float, float] | None = None,
+) -> None:
+    """Draw a loss's seeds, their mean, and its interval: `ends`, or Student's t."""
     row = i if row is None else row
     mark, gid = subject.marks[subject.losses[i]], f"{LOSS_GID}{i}"
     mean = float(values.mean())
@@ -193,7 +245,7 @@ def _row(ax: Axes, subject: Subject, i: int, values: np.ndarray, row: int | None
     ax.plot([mean, mean], [row + _MEAN_AT - 0.12, row + _MEAN_AT + 0.12], color=INK, lw=2, gid=gid)
     if len(values) > 1:
         half = student_critical(0.05, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
-        ax.plot([mean - half, mean + half], [row + _MEAN_AT] * 2, color=INK, lw=1, gid=gid)
+        ax.plot(ends or (mean - half, mean + half), [row + _MEAN_AT] * 2, color=INK, lw=1, gid=gid)
 
 
 def _name_rows(ax: Axes, subject: Subject, losses: tuple[str, ...] | list[str]) -> None:

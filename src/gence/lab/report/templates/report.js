@@ -37,3 +37,11 @@ document.querySelectorAll("[data-search]").forEach(function (field) {
     });
   });
 });
+function hint() {
+  document.querySelectorAll(".hint").forEach(function (text) {
+    var box = text.nextElementSibling;
+    text.hidden = box.scrollWidth <= box.clientWidth;
+  });
+}
+hint();
+window.addEventListener("resize", hint);
