@@ -11,7 +11,7 @@ import typer
 
 from gence.cli.options import read_sources
 from gence.cli.store import store_at
-from gence.cli.terminal import exit_if_interrupted, interruption_told, print_table, table_console
+from gence.cli.terminal import exit_if_interrupted, interruption_told, print_table, table_console, table_fits
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -80,8 +80,8 @@ def report(store: Path, out: Path) -> None:
 
 
 def show(store: Path) -> None:
-    """Print what a store says: for every setting the table of losses and the verdict (``gence show STORE``)."""
-    from gence.lab.report import image_concerns, judge, load_rows, settings
+    """Print what a store says: for every setting the verdict and the table of losses (``gence show STORE``)."""
+    from gence.lab.report import image_concerns, judge, load_rows, recommendation, settings
     from gence.lab.store import is_it_the_folder, recorded_checksums
 
     records = store_at(store, must_exist=True)
@@ -90,19 +90,21 @@ def show(store: Path) -> None:
         raise ValueError(f"the store {store} has no finished run; {is_it_the_folder(store)}")
     console = table_console()
     for setting in found:
+        console.print(recommendation(setting.frame), style="bold", highlight=False, markup=False)
+        console.print(judge(setting.frame).headline, highlight=False, markup=False)
         _print_losses(console, setting)
-        console.print(judge(setting.frame).headline, style="bold", highlight=False, markup=False)
         for concern in image_concerns(recorded_checksums(records.line(key)) for key in setting.frame["key"]):
             console.print(f"Warning: {concern}", style="yellow", highlight=False, markup=False)
 
 
 def _print_report(console: Console, report: Report) -> None:
     for chapter in report.chapters:
+        console.print(chapter.advice, style="bold", highlight=False, markup=False)
+        console.print(f"{chapter.verdict.headline} {chapter.next_step}", highlight=False, markup=False)
         _print_losses(console, chapter.setting)
         for table in chapter.tables:
-            if table.name == "references":
+            if table.name in ("references", "tuning"):
                 print_table(table, console)
-        console.print(chapter.verdict.headline, style="bold", highlight=False, markup=False)
         for found in chapter.verdict.metrics:
             console.print(f"- {found.sentence()}", highlight=False, markup=False)
         for note in chapter.verdict.notes:
@@ -129,10 +131,16 @@ def _failures(failed: dict[str, str]) -> list[str]:
 
 
 def _print_losses(console: Console, setting: Setting) -> None:
-    """Print the table of losses: the main columns and those of OOD sets, which a terminal of 80 often has room for."""
+    """Print the table of losses: the main columns, and those of OOD sets beside them, or below if that is too wide."""
     from gence.lab.report import MAIN, auroc_of, loss_table, ood_sets
 
-    print_table(loss_table(setting, (*MAIN, *(auroc_of(name) for name in ood_sets(setting.frame)))), console)
+    outside = tuple(auroc_of(name) for name in ood_sets(setting.frame))
+    whole = loss_table(setting, (*MAIN, *outside))
+    if not outside or table_fits(whole, console):
+        print_table(whole, console)
+        return
+    print_table(loss_table(setting, MAIN), console)
+    print_table(loss_table(setting, outside), console)
 
 
 def _cores() -> int:

@@ -182,6 +182,11 @@ def print_table(table: Table, console: Console) -> None:
     console.print(table.rich(bold=bold))
 
 
+def table_fits(table: Table, console: Console) -> bool:
+    """Whether a table has room in a console with every number whole."""
+    return _fits(table.rich(bold=console.color_system is not None), console.width)
+
+
 def _fits(shown: RichTable, width: int) -> bool:
     """Whether rich finds widths for the columns whose sum is the table's: it takes no less than a column's least."""
     from rich.console import Console

@@ -52,7 +52,8 @@ def test_every_figure_is_drawn(compared, opened):
     page = opened(compared.page)
     sections = page.locator("main section h3").all_text_contents()
     assert sections == [
-        "Summary", "Accuracy, NLL and ECE", "Differences, seed by seed", "Reliability", "Out-of-distribution inputs",
+        "Summary", "Differences to CE", "Accuracy, NLL and ECE", "Differences, seed by seed", "Reliability",
+        "Answering only when sure", "Out-of-distribution inputs",
         "Learning curves", "The marginal over training", "The marginal at the end", "Confusion matrices",
         "Class by class", "Most confident mistakes", "Where every number comes from",
     ]  # fmt: skip
@@ -271,7 +272,9 @@ def test_figures_and_tables_are_files_too(compared):
     assert names == {f"{panel.name}{ending}" for panel, _ in panels for ending in (".svg", ".png")}
     assert all(re.fullmatch(r"[a-z0-9_-]+\.(svg|png)", name) for name in names)
     assert {p.name for p in (out / "tables").iterdir()} == {
-        f"{table}.{ending}" for table in ("losses", "classes", "differences", "runs") for ending in ("md", "tex", "csv")
+        f"{table}.{ending}"
+        for table in ("losses", "references", "classes", "classes-f1", "differences", "runs")
+        for ending in ("md", "tex", "csv")
     }
     assert (out / "figures" / "accuracy.png").read_bytes().startswith(b"\x89PNG")
 

@@ -157,7 +157,7 @@ def test_results_hold_what_a_record_needs():
     assert all(math.isfinite(value) for value in result.metrics.values())
     assert result.metrics["ood/digits/auroc_entropy"] == pytest.approx(0.5)  # its own test set is no anomaly
     assert {name: len(values) for name, values in result.curves.items()} == dict.fromkeys(
-        ("epoch", "train_loss", "lr", "train_accuracy", "marginal_kl"), 3
+        ("epoch", "train_loss", "lr", "train_accuracy", "marginal_kl", "test_accuracy", "test_accuracy_epoch"), 3
     )
     assert result.curves["epoch"] == [1, 2, 3]
     assert result.curves["lr"][0] == pytest.approx(0.05)

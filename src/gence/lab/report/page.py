@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gence._version import __version__
-from gence.lab.report.figures import Panel, as_png, as_svg, inlined, panels
 from gence.lab.report.choice import next_step, recommendation
+from gence.lab.report.figures import Panel, as_png, as_svg, inlined, panels
 from gence.lab.report.frame import (
     Setting,
     SettingRecords,
@@ -328,6 +328,9 @@ def _chapter_html(chapter: Chapter, number: int, losses: list[str], marks: dict[
                 "title": panel.title,
                 "description": panel.description,
                 "loss": None if panel.loss is None else losses.index(panel.loss),
+                "size": "" if panel.loss is None else "medium" if panel.section == "confusion" else "small",
+                # What a table above says is for those who do not see the figure: it is in the drawing itself.
+                "caption": "" if panel.section in ("numbers", "differences") else panel.description,
             }
         )
     sections = [

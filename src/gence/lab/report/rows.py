@@ -56,9 +56,7 @@ def _recall_and_f1(run: Mapping[str, np.ndarray], K: int) -> np.ndarray:
     return np.stack([right / np.maximum(there, 1), 2 * right / np.maximum(there + said, 1)])
 
 
-def facts(
-    setting: Setting, gathered: SettingRecords, tuned: Mapping[str, TunedBefore]
-) -> tuple[tuple[str, str], ...]:
+def facts(setting: Setting, gathered: SettingRecords, tuned: Mapping[str, TunedBefore]) -> tuple[tuple[str, str], ...]:
     """Return what was compared, in words: what a reader of the numbers asks first."""
     spec = next(record.spec for own in gathered.records.values() for record in own)
     recipe = spec.recipe
@@ -69,6 +67,7 @@ def facts(
         network += f", images of {spec.image_size} px"
     parts = {"none": "frozen", "last": "last stage trained", "all": "all of it trained"}
     trials = sorted({one.trials for one in tuned.values()})
+    own = any(setting.frame[c].nunique(dropna=False) > 1 for c in ("recipe.lr", "recipe.weight_decay"))
     seeds = int(setting.frame["seed"].nunique())
     return (
         ("Data", spec.data),
@@ -77,7 +76,14 @@ def facts(
         ("Network", network),
         ("Encoder", f"{encoder}, {parts[recipe.tune_encoder]}" if encoder else "none, trained from scratch"),
         ("Recipe", f"{recipe_name(recipe) or 'own'}: {recipe.epochs} epochs, batch {recipe.batch_size}"),
-        ("Tuning", f"{' to '.join(map(str, sorted({trials[0], trials[-1]})))} trials per loss" if trials else "none"),
+        (
+            "Tuning",
+            "each loss has rates of its own"
+            if own and not trials
+            else f"{' to '.join(map(str, sorted({trials[0], trials[-1]})))} trials per loss"
+            if trials
+            else "none",
+        ),
         ("Runs", f"{len(gathered.losses)} losses, {seeds} {'seed' if seeds == 1 else 'seeds'}"),
     )
 

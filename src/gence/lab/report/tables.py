@@ -140,7 +140,7 @@ def loss_table(setting: Setting, quantities: Sequence[Quantity] | None = None) -
     """Return a row a loss, a column a metric: mean ± standard deviation over seeds."""
     frame = setting.frame
     if quantities is None:
-        quantities = (*SHOWN, *(auroc_of(name) for name in ood_sets(frame)))
+        quantities = (*MAIN, *(auroc_of(name) for name in ood_sets(frame)), *SHOWN[len(MAIN) :])
     losses = losses_in(frame)
     seeds = frame["seed"].nunique()
     columns = {q: cells(frame, ["loss"], q.metric) for q in quantities}

@@ -19,7 +19,7 @@ from gence.lab.train.backbone import compiled_backbone, resolve_device, run_back
 from gence.lab.train.batches import EpochFeed
 from gence.lab.train.checkpoint import CohortCheckpoint, save_model
 from gence.lab.train.contrastive import ContrastiveTrainee
-from gence.lab.train.evaluate import evaluate
+from gence.lab.train.evaluate import evaluate, predict_logits
 from gence.lab.train.frozen import is_frozen, train_frozen
 from gence.lab.train.run import EagerLane, GraphLane, Lane, Trainee, run_in_turns, uses_bf16
 from gence.lab.train.task import Problem, ProblemLoader
@@ -144,6 +144,9 @@ class Cohort:
         self.sums: list[list[Tensor]] = [[] for _ in specs]  # per run and epoch, on the CPU
         self.priors = torch.stack([trainee.problem.prior for trainee in self.trainees]).double().cpu()  # (runs, K)
         self.diverged = [False] * len(specs)
+        # On a GPU a look at the test set would make the lanes wait for one another.
+        watched = device.type == "cpu" and specs[0].evaluate_on == "test"
+        self.watched = set(watched_epochs(self.epochs)) if watched else set()
         self.lanes: list[Lane] = []
 
     def train(
@@ -170,7 +173,7 @@ class Cohort:
                     self._prepare(epoch + 1, 0)
                 for lane in self.lanes:
                     lane.wait()  # the part after the next is made where this one is
-            self._collect(pending)
+            self._collect(pending, epoch)
             if on_epoch:
                 on_epoch(self._progress(epoch, start, began))
             stopped = should_stop is not None and epoch + 1 < self.epochs and should_stop()
@@ -252,14 +255,23 @@ class Cohort:
         lane.then(take_sums)
         return host
 
-    def _collect(self, pending: list[Tensor]) -> None:
+    def _collect(self, pending: list[Tensor], epoch: int) -> None:
         for i, host in enumerate(pending):
-            self.sums[i].append(host.double())
             self.diverged[i] |= not math.isfinite(float(host[0]))
+            self.sums[i].append(torch.cat([host.double(), torch.tensor([self._watch(i, epoch)], dtype=torch.float64)]))
+
+    def _watch(self, i: int, epoch: int) -> float:
+        """The test accuracy of run i after an epoch, NaN where nobody looks: test images are watched, never used."""
+        trainee = self.trainees[i]
+        if epoch not in self.watched or not trainee.predicts or self.diverged[i]:
+            return math.nan
+        problem, kept = trainee.problem, slice(None, None, -(-len(trainee.problem.judged.labels) // _WATCHED_IMAGES))
+        logits = predict_logits(trainee.classifier, problem.judged.images[kept], problem.mean, problem.std)
+        return float((logits.argmax(1) == problem.judged.labels[kept]).double().mean())
 
     def _progress(self, epoch: int, start: int, began: float) -> CohortProgress:
         elapsed = time.perf_counter() - began
-        latest = torch.stack([sums[-1] for sums in self.sums])  # (runs, 3 + K)
+        latest = torch.stack([sums[-1] for sums in self.sums])[:, :-1]  # (runs, 3 + K)
         return CohortProgress(
             epoch=epoch + 1,
             epochs=self.epochs,
@@ -273,7 +285,8 @@ class Cohort:
 
     def _curves(self, i: int) -> dict[str, list[float]]:
         trainee = self.trainees[i]
-        table = torch.stack(self.sums[i])  # (epochs, 3 + K)
+        watched = torch.stack(self.sums[i])  # (epochs, 3 + K + 1)
+        table = watched[:, :-1]
         curves = {
             "epoch": list(range(1, self.epochs + 1)),
             "train_loss": (table[:, 0] / table[:, 2]).tolist(),
@@ -282,7 +295,25 @@ class Cohort:
         if trainee.predicts:
             curves["train_accuracy"] = (table[:, 1] / table[:, 2]).tolist()
             curves["marginal_kl"] = _marginal_kl(table, self.priors[i])
+        seen = watched[:, -1].isfinite().nonzero().flatten().tolist()
+        if seen:
+            curves["test_accuracy"] = watched[seen, -1].tolist()
+            curves["test_accuracy_epoch"] = [epoch + 1 for epoch in seen]
         return {name: [float(f"{value:.5g}") for value in values] for name, values in curves.items()}
+
+
+_WATCHED_IMAGES = 1000
+_WATCHED_EPOCHS = 20
+
+
+def watched_epochs(epochs: int) -> list[int]:
+    """After which epochs, from 0, test accuracy is taken for the learning curve: 20 of them, the last included.
+
+    >>> watched_epochs(3), watched_epochs(80)[:3], len(watched_epochs(80))
+    ([0, 1, 2], [3, 7, 11], 20)
+    """
+    every = -(-epochs // _WATCHED_EPOCHS)
+    return sorted({*range(every - 1, epochs, every), epochs - 1})
 
 
 def _marginal_kl(sums: Tensor, prior: Tensor) -> list[float]:

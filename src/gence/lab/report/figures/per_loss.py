@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MOST_CLASSES = 20
-_MOST_NUMBERED = 10
+_MATRIX = 3.9
+"""Inches: a confusion matrix has names and numbers, and needs more room than the other small figures."""
 
 
 def reliability(subject: Subject) -> Iterator[Panel]:
@@ -89,17 +90,27 @@ def confusion(subject: Subject) -> Iterator[Panel]:
         tables = subject.gathered.tables(loss, "confusion")
         if not tables:
             continue
-        figure, ax = _small(loss)
+        figure, ax = new_figure(_MATRIX, _MATRIX)
+        ax.set_title(loss_title(loss))
         total = np.sum(tables, axis=0).astype(float)
         shares = total / np.maximum(total.sum(axis=1, keepdims=True), 1)
         # Opacity, not paleness: an empty cell shows the page, be it light or dark.
         shades = np.empty((*shares.shape, 4))
         shades[..., :3], shades[..., 3] = to_rgb(subject.marks[loss].light), shares
         ax.imshow(shades, interpolation="nearest")
-        for true, predicted in np.argwhere(shares >= 0.005) if len(shares) <= _MOST_NUMBERED else ():
+        few = len(shares) <= 10
+        for true, predicted in np.argwhere(shares >= (0.005 if few else 0.05)) if len(shares) <= _MOST_CLASSES else ():
             share = shares[true, predicted]
             colour = "#ffffff" if share > 0.6 else INK
-            ax.text(predicted, true, f"{100 * share:.0f}", ha="center", va="center", fontsize=6.5, color=colour)
+            ax.text(
+                predicted,
+                true,
+                f"{100 * share:.0f}",
+                ha="center",
+                va="center",
+                fontsize=8.5 if few else 5.5,
+                color=colour,
+            )
         ax.set(xlabel="predicted", ylabel="true")
         _class_ticks(subject, ax.set_xticks, len(shares), upright=True)
         _class_ticks(subject, ax.set_yticks, len(shares))

@@ -44,4 +44,7 @@ function hint() {
   });
 }
 hint();
+if (window.innerWidth < 640) {
+  document.querySelectorAll(".toc details").forEach(function (part) { part.open = false; });
+}
 window.addEventListener("resize", hint);
