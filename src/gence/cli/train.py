@@ -34,13 +34,16 @@ _DATA_HELP = (
 )
 _Ood = Annotated[list[str] | None, typer.Option(help="Out-of-distribution images or rows (repeatable).")]
 _Device = Annotated[str, typer.Option(help="Compute on auto, cpu, cuda or cuda:1.")]
+_Calibrated = Annotated[
+    bool, typer.Option("--calibrated", help="Divide the logits by the temperature that was fitted on held-out samples.")
+]
 _ModelFile = Annotated[Path, typer.Argument(help="A file that gence train --save wrote.")]
 
 # The order of the table; what is not here comes after, by name.
 _FIRST = ("accuracy", "balanced_accuracy", "train_accuracy", "nll", "brier", "ece", "adaptive_ece", "classwise_ece",
           "mce", "mean_confidence", "aurc", "marginal_kl")  # fmt: skip
 # Shares of 1 that people read in per cent; everything else is printed as it is.
-_SHARES = ("accuracy", "ece", "mce", "confidence", "entropy", "energy")
+_SHARES = ("accuracy", "ece", "mce", "ks", "confidence", "entropy", "energy", "max_logit", "knn", "mahalanobis", "vim")
 
 
 def register(app: typer.Typer) -> None:
@@ -100,7 +103,7 @@ def register(app: typer.Typer) -> None:
         ] = None,
         device: _Device = "auto",
     ) -> None:
-        """Train a network and evaluate it: accuracy, calibration and OOD, raw and after the marginal offset.
+        """Train a network and evaluate it: accuracy, calibration and OOD, raw, after the offset, and calibrated.
 
         Examples: gence train --data digits --n 100 --loss 'gence(anchor=0.1)'
 
@@ -193,25 +196,34 @@ def register(app: typer.Typer) -> None:
         ],
         out: Annotated[Path, typer.Option(help="The CSV file to write.")] = Path("predictions.csv"),
         offset: Annotated[bool, typer.Option("--offset", help="Add the marginal offset to the logits first.")] = False,
+        calibrated: _Calibrated = False,
         device: _Device = "auto",
     ) -> None:
         """Predict the images of a folder: a CSV with file, predicted class and the probability of every class.
 
         Example: gence predict model.safetensors new_images/ --out predictions.csv
         """
-        from gence.lab.train import is_row_model, load_model, load_row_model, write_predictions, write_row_predictions
+        from gence.lab.train import (
+            check_adjustments,
+            is_row_model,
+            load_model,
+            load_row_model,
+            write_predictions,
+            write_row_predictions,
+        )
 
         check_out("--out", out)
         if is_row_model(model):
+            head = load_row_model(model)
+            check_adjustments(head, offset, calibrated)
             with cleared_on_sigterm():
-                count = write_row_predictions(load_row_model(model), folder, out, offset=offset)
+                count = write_row_predictions(head, folder, out, offset=offset, calibrated=calibrated)
             typer.echo(f"{count} rows predicted; the probabilities are in {out}")
             return
         trained = load_model(model, device)
-        if offset:
-            trained.required_offset()
+        check_adjustments(trained, offset, calibrated)
         with cleared_on_sigterm():
-            count = write_predictions(trained, folder, out, offset=offset, progress=True)
+            count = write_predictions(trained, folder, out, offset=offset, calibrated=calibrated, progress=True)
         typer.echo(f"{count} images predicted; the probabilities are in {out}")
 
     @app.command()
@@ -219,6 +231,7 @@ def register(app: typer.Typer) -> None:
         model: _ModelFile,
         out: Annotated[Path, typer.Argument(help="The file to write: .onnx, or .pt2 for torch.export.")],
         offset: Annotated[bool, typer.Option("--offset", help="Add the marginal offset to the logits first.")] = False,
+        calibrated: _Calibrated = False,
     ) -> None:
         """Write a trained network, encoder included, for use without gence: images in, probabilities out.
 
@@ -229,7 +242,7 @@ def register(app: typer.Typer) -> None:
         check_out("out", out)
         trained = load_model(model, "cpu")
         channels, height, width = trained.image_shape
-        export_model(trained, out, offset=offset)
+        export_model(trained, out, offset=offset, calibrated=calibrated)
         typer.echo(
             f"{out} takes uint8 images (n, {channels}, {height}, {width}) and returns probabilities of "
             f"{len(trained.classes)} classes ({out.stat().st_size / 1e6:.1f} MB)"
@@ -417,13 +430,18 @@ def _print_metrics(metrics: dict[str, float], title: str) -> None:
     table = Table(title=Text(title), title_justify="left")
     table.add_column("metric")
     table.add_column("raw", justify="right")
-    table.add_column("after offset", justify="right")
-    raw = sorted(name for name in metrics if not name.startswith("offset/"))
+    changed = {"offset": "after offset", "calibrated": "calibrated"}
+    changed = {prefix: title for prefix, title in changed.items() if any(n.startswith(f"{prefix}/") for n in metrics)}
+    for column in changed.values():
+        table.add_column(column, justify="right")
+    raw = sorted(name for name in metrics if not name.startswith(("offset/", "calibrated/")))
     for name in [*(name for name in _FIRST if name in raw), *(name for name in raw if name not in _FIRST)]:
-        shifted = metrics.get(f"offset/{name}")
-        table.add_row(Text(name), _shown(name, metrics[name]), "" if shifted is None else _shown(name, shifted))
+        others = (metrics.get(f"{prefix}/{name}") for prefix in changed)
+        table.add_row(
+            Text(name), _shown(name, metrics[name]), *("" if v is None else _shown(name, v) for v in others)
+        )  # fmt: skip
     Console().print(table)
 
 
 def _shown(name: str, value: float) -> str:
-    return f"{100 * value:.2f} %" if name.endswith(_SHARES) else f"{value:.4f}"
+    return f"{100 * value:.2f} %" if name.endswith(_SHARES) or name.startswith("coverage/") else f"{value:.4f}"

@@ -9,7 +9,7 @@ from gence.lab.data import DataError
 from gence.lab.features.heads.problem import HEAD_RECIPE, HeadProblem, HeadRun
 from gence.lab.features.heads.references import REFERENCES, affordable_references, fit_references
 from gence.lab.features.heads.training import train_heads
-from gence.lab.features.heads.tuning import points, stratified_folds, tune_heads
+from gence.lab.features.heads.tuning import cross_fit_heads, points, stratified_folds, tune_heads
 from gence.lab.spec import LossSpec
 from tests.lab.features.test_heads import problem
 
@@ -85,3 +85,37 @@ def test_references_of_two_classes_and_of_many_pixels() -> None:
     assert affordable_references(few, "pixels") == ("majority", "logistic", "svm")
     many = HeadProblem(torch.zeros(6000, 2000), torch.zeros(6000, dtype=torch.long), 10)
     assert affordable_references(many, "pixels") == ("majority",)
+
+
+@pytest.mark.parametrize("full_batch", [False, True])
+def test_cross_fitted_heads_are_a_loop_over_folds(full_batch: bool) -> None:
+    rows = problem()
+    recipe = QUICK.replace(optimizer="lbfgs", epochs=50) if full_batch else QUICK
+    runs = [HeadRun(loss=loss, recipe=recipe, seed=seed, full_batch=full_batch) for seed in (0, 3) for loss in LOSSES]
+    found = cross_fit_heads([rows], runs, folds=3)
+    for run, held in zip(runs, found, strict=True):
+        fold_of = stratified_folds(rows.labels, rows.num_classes, run.seed, 3)
+        logits, labels = [], []
+        for fold in range(3):
+            kept, out = (fold_of != fold).nonzero().squeeze(1), (fold_of == fold).nonzero().squeeze(1)
+            own = HeadProblem(rows.rows(kept), rows.labels[kept], rows.num_classes)
+            (one,) = train_heads([own], [run])
+            logits.append(one.head.logits(rows.rows(out)))
+            labels.append(rows.labels[out])
+        assert held is not None
+        torch.testing.assert_close(held.logits, torch.cat(logits), rtol=1e-3, atol=1e-4)
+        assert torch.equal(held.labels, torch.cat(labels))
+
+
+def test_beyond_many_rows_one_fold_is_held_out_and_a_single_row_is_not() -> None:
+    rows = problem()
+    (held,) = cross_fit_heads([rows], [HeadRun(loss=LOSSES[0], recipe=QUICK)], folds=4, most=10)
+    assert held is not None
+    assert len(held.labels) == int((stratified_folds(rows.labels, rows.num_classes, 0, 4) == 0).sum())
+    labels = torch.zeros(len(rows), dtype=torch.long)
+    labels[0] = 1
+    lonely = HeadProblem(rows.features, labels, 2)
+    runs = [HeadRun(problem=i, loss=LOSSES[0], recipe=QUICK) for i in (0, 1)]
+    found = cross_fit_heads([lonely, rows], runs, folds=2)
+    assert found[0] is None
+    assert found[1] is not None

@@ -7,12 +7,13 @@ import pytest
 import torch
 from torch import nn
 
+from gence.calibrate import fit_temperature, sets_metrics
 from gence.lab.data.augment.epoch import normalize
 from gence.lab.models import create_model
 from gence.lab.spec.run import ood_name
 from gence.lab.train.evaluate import evaluate, predict_logits, score
 from gence.losses import marginal_offset
-from gence.metrics import classification_metrics, marginal_divergence, ood_metrics
+from gence.metrics import classification_metrics, marginal_divergence, ood_metrics, score_parts
 from tests.lab.small_runs import problem_of, small_spec
 
 
@@ -115,3 +116,29 @@ def test_score_of_perfect_predictions():
     found = score(logits, torch.arange(4).repeat(3), {"noise": torch.zeros(5, 4)})
     assert (found["accuracy"], found["ood/noise/auroc_confidence"]) == (1.0, 1.0)
     assert found["ece"] == pytest.approx(0, abs=1e-6)
+
+
+def test_a_held_out_part_calibrates_a_network(model):
+    """The temperature and the sets are those of the held-out images alone; with none, nothing is calibrated."""
+    spec = small_spec(n=200, ood=("digits",)).replace(**{"subset.val_fraction": 0.25})
+    own = problem_of(spec)
+    assert own.held is not None
+    assert not set(own.held.index.tolist()) & set(own.train.index.tolist())
+    seen = evaluate(model, own)
+    held = predict_logits(model, own.held.images, own.mean, own.std)
+    logits = predict_logits(model, own.judged.images, own.mean, own.std)
+    fitted = fit_temperature(held, own.held.labels)
+    expected = {
+        f"calibrated/{k}": v for k, v in classification_metrics(fitted.logits(logits), own.judged.labels).items()
+    }
+    sets = sets_metrics(held.double().softmax(1), own.held.labels, logits.double().softmax(1), own.judged.labels)
+    expected |= sets | score_parts(logits, own.judged.labels)._asdict()
+    assert {name: seen.metrics[name] for name in expected} == pytest.approx(expected)
+    whole = seen.metrics["calibrated/nll_calibration"] + seen.metrics["calibrated/nll_refinement"]
+    assert whole == pytest.approx(seen.metrics["calibrated/nll"])
+    assert seen.metrics["calibrated/ood/digits/auroc_entropy"] == pytest.approx(0.5)
+    assert sum(seen.tables["calibrated_reliability"]["count"]) == len(own.judged.labels)
+    assert seen.tables["calibration"]["temperature"] == pytest.approx(float(fitted.tensors["temperature"]), rel=1e-4)
+    without = evaluate(model, problem_of(small_spec(n=200)))
+    assert without.calibrator is None
+    assert not any(name.startswith(("calibrated/", "coverage/")) for name in without.metrics)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -74,6 +75,35 @@ def test_a_saved_head_says_what_the_run_was_judged_by(photographs, tmp_path, hea
     session = runtime.InferenceSession(export_model(model, tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
     (exported,) = session.run(["probabilities"], {"images": images.numpy()})
     np.testing.assert_allclose(exported, model.probabilities(images).numpy(), atol=1e-4)
+
+
+def test_a_head_is_calibrated_out_of_fold_and_detects_on_features(photographs, tmp_path):
+    spec = spec_of(photographs, "ce", subset=60, ood=("digits",))
+    (result,) = train_cohort([spec], device="cpu", models_dir=tmp_path)
+    metrics = result.metrics
+    for name in ("entropy", "confidence", "energy", "max_logit", "knn", "mahalanobis", "vim"):
+        for area in ("auroc", "fpr95", "aupr_in", "aupr_out"):
+            assert 0 <= metrics[f"ood/digits/{area}_{name}"] <= 1
+    assert metrics["ood/digits/auroc_knn"] > 0.85
+    assert {"calibrated/nll", "coverage/lac90", "calibrated/set_size/lac95", "nll_calibration"} <= metrics.keys()
+    model = load_model(tmp_path / f"{spec.key}.safetensors", device="cpu")
+    found = evaluate_model(model, str(photographs), ["digits"])
+    for name, value in found.items():
+        assert value == pytest.approx(metrics[name], abs=5e-3), name
+    assert {"calibrated/ece", "ood/digits/auroc_vim", "calibrated/ood/digits/auroc_entropy"} <= found.keys()
+    images = load(photographs).test.images[:5]
+    temperature = result.tables["calibration"]["temperature"]
+    expected = (model.logits(images) / temperature).softmax(1)
+    torch.testing.assert_close(model.probabilities(images, calibrated=True), expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="give one"):
+        model.probabilities(images, offset=True, calibrated=True)
+    with pytest.raises(ValueError, match="has no calibrator: a head gets one where every class has two"):
+        dataclasses.replace(model, calibrator=None).probabilities(images, calibrated=True)
+    runtime = pytest.importorskip("onnxruntime")
+    path = export_model(model, tmp_path / "calibrated.onnx", calibrated=True)
+    session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    (exported,) = session.run(["probabilities"], {"images": images.numpy()})
+    np.testing.assert_allclose(exported, expected.numpy(), atol=1e-4)
 
 
 def test_a_head_says_when_the_encoder_s_weights_are_others(trained, tmp_path):

@@ -164,7 +164,7 @@ def test_a_network_without_offset_says_so(trained):
 
     model = dataclasses.replace(load_model(trained[2], "cpu"), offset=None)
     with pytest.raises(ValueError, match="has no offset"):
-        model.required_offset()
+        model.probabilities(torch.zeros(1, *model.image_shape, dtype=torch.uint8), offset=True)
     assert not any(name.startswith("offset/") for name in evaluate_model(model, "digits"))
 
 

@@ -129,3 +129,20 @@ def test_preprocessing_sees_training_rows_alone(wine_source: str, tmp_path: Path
     assert isinstance(train, pd.DataFrame)
     assert fill == pytest.approx(float(train[name].median()))
     assert mean == pytest.approx(float(train[name].fillna(fill).mean()))
+
+
+def test_rows_are_predicted_calibrated(wine_source: str, tmp_path: Path) -> None:
+    path, _ = trained(wine_source, "linear@columns", tmp_path)
+    model = load_row_model(path)
+    assert model.calibrator is not None
+    rows = rows_to_judge(model)
+    found = evaluate_row_model(model, rows, [str(tmp_path / "wine.csv")])
+    assert {"calibrated/nll", "ood/wine/auroc_knn", "ood/wine/auroc_vim", "ood/wine/auroc_max_logit"} <= found.keys()
+    new = tmp_path / "new.csv"
+    wine().drop(columns="cultivar").head(9).to_csv(new, index=False)
+    for calibrated in (False, True):
+        write_row_predictions(model, new, tmp_path / f"{calibrated}.csv", calibrated=calibrated)
+    raw, mended = (pd.read_csv(tmp_path / f"{one}.csv").filter(like="p_").to_numpy() for one in (False, True))
+    temperature = float(model.calibrator.tensors["temperature"])
+    expected = torch.tensor(raw).log().div(temperature).softmax(1)
+    np.testing.assert_allclose(mended, expected, atol=1e-4)

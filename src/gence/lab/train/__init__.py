@@ -10,10 +10,16 @@ from gence._front_door import front_door
 if TYPE_CHECKING:
     from gence.lab.train.backbone import RunBackbone, check_device, pretrained_encoder, resolve_device, run_backbone
     from gence.lab.train.cohort import Cohort, CohortProgress, train_cohort
-    from gence.lab.train.evaluate import Outputs, evaluate_outputs
+    from gence.lab.train.evaluate import FeatureDetectors, Outputs, evaluate_outputs
     from gence.lab.train.export import export_model
     from gence.lab.train.frozen import FeatureData, PixelData, embed_data, is_frozen, pixel_data
-    from gence.lab.train.predict import evaluate_model, images_to_judge, load_model, write_predictions
+    from gence.lab.train.predict import (
+        check_adjustments,
+        evaluate_model,
+        images_to_judge,
+        load_model,
+        write_predictions,
+    )
     from gence.lab.train.rows import (
         RowModel,
         evaluate_row_model,

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from gence._version import __version__
+from gence.calibrate import Calibrator
 from gence.lab.spec import RunSpec
 from gence.lab.store import CHECKPOINT_PREFIX, RUNS_NOTE, changed_parts, writing_file
 
@@ -85,8 +86,8 @@ class CohortCheckpoint:
         self.path.unlink(missing_ok=True)
 
 
-def save_model(path: Path, trainee: Trainee, offset: Tensor | None) -> None:
-    """Write a trained network with all that prediction needs: spec, classes, normalisation, marginal offset."""
+def save_model(path: Path, trainee: Trainee, offset: Tensor | None, calibrator: Calibrator | None = None) -> None:
+    """Write a trained network with all that prediction needs: spec, classes, normalisation, offset, calibrator."""
     problem = trainee.problem
     flat = {f"model/{name}": value for name, value in trainee.classifier.state_dict().items()}
     flat |= {"mean": problem.mean, "std": problem.std, "prior": problem.prior}
@@ -94,7 +95,20 @@ def save_model(path: Path, trainee: Trainee, offset: Tensor | None) -> None:
         flat["offset"] = offset
     shape = list(problem.train.images.shape[1:])
     notes = {"spec": trainee.spec.to_json(), "classes": json.dumps(problem.classes), "image_shape": json.dumps(shape)}
+    add_calibrator(flat, notes, calibrator)
     write_tensors(path, flat, {**notes, "data": json.dumps(problem.checksums)})
+
+
+def add_calibrator(tensors: dict[str, Tensor], notes: dict[str, str], calibrator: Calibrator | None) -> None:
+    """Put a calibrator among what is to be written; `read_calibrator` finds it there."""
+    if calibrator is not None:
+        own, notes["calibration"] = calibrator.to_tensors()
+        tensors.update(own)
+
+
+def read_calibrator(tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> Calibrator | None:
+    """The calibrator of a file, or None where it has none."""
+    return Calibrator.from_tensors(tensors, notes["calibration"]) if "calibration" in notes else None
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], notes: dict[str, str]) -> None:

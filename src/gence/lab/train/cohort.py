@@ -192,7 +192,7 @@ class Cohort:
         judged = [evaluate(t.classifier, t.problem) for t in self.trainees]
         if models_dir:
             for trainee, found in zip(self.trainees, judged, strict=True):
-                save_model(models_dir / f"{trainee.spec.key}.safetensors", trainee, found.offset)
+                save_model(models_dir / f"{trainee.spec.key}.safetensors", trainee, found.offset, found.calibrator)
         share = (time.perf_counter() - self.started) / len(self.specs)
         return [
             RunResult(

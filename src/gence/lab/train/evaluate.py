@@ -1,21 +1,33 @@
-"""From a trained network to numbers: accuracy, calibration, OOD, and everything once more after the offset."""
+"""From a trained network to numbers: accuracy, calibration and OOD, raw, after the offset, and after calibration.
+
+The offset needs the training labels' distribution alone. A temperature needs predictions of samples that the network
+was not trained on: of heads those of cross-fitted heads, of networks those of a part that was held out.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gence.calibrate import Calibrator, fit_temperature, sets_metrics
 from gence.lab.data import normalize
+from gence.lab.features import Head, HeldOut
 from gence.lab.spec import check_ood_names, ood_name
 from gence.lab.train.task import Problem
 from gence.losses import marginal_offset
 from gence.metrics import (
     classification_metrics,
     confusion_matrix,
+    detection_metrics,
+    fit_knn,
+    fit_mahalanobis,
+    fit_vim,
     marginal_divergence,
     max_probability,
     negative_entropy,
@@ -24,10 +36,12 @@ from gence.metrics import (
     predicted_marginal,
     reliability_bins,
     score_histograms,
+    score_parts,
 )
 
 _CHUNK = 1000
 _CHUNK_CPU = 250
+_MOST_DETECTED = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +49,12 @@ class Evaluation:
     """What a network's outputs say.
 
     Attributes:
-        metrics: flat names to numbers; those after the offset begin with "offset/".
+        metrics: flat names to numbers; those after the offset begin with "offset/", after calibration with
+            "calibrated/".
         tables: small JSON-ready tables.
         predictions: compact arrays, one entry an image.
         offset: the class offsets (K,) that were fitted, or None where the marginal could not be matched.
+        calibrator: the temperature that was fitted on held-out samples, or None where there are none.
         finite: False for a network whose outputs are NaN or infinite; it has an accuracy and nothing else.
     """
 
@@ -46,6 +62,7 @@ class Evaluation:
     tables: dict[str, Any]
     predictions: dict[str, np.ndarray]
     offset: Tensor | None
+    calibrator: Calibrator | None = None
     finite: bool = True
 
 
@@ -68,6 +85,10 @@ def predict_logits(model: nn.Module, images: Tensor, mean: Tensor, std: Tensor) 
     return torch.cat(parts).clone()
 
 
+Detected = Mapping[str, tuple[Tensor, Mapping[str, Tensor]]]
+"""Scores by detectors that read features: name -> of the inputs that are judged (n,), and of each OOD set."""
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Outputs:
     """What a network says of its images, and what is true of them.
@@ -81,6 +102,8 @@ class Outputs:
         ood: logits of out-of-distribution sets, by their short names.
         prior: class distribution of the training images, (K,).
         num_classes: K.
+        held: logits of samples that it was not trained on, for calibration; None where there are none.
+        detected: what detectors that read features say.
     """
 
     logits: Tensor
@@ -91,6 +114,52 @@ class Outputs:
     ood: dict[str, Tensor]
     prior: Tensor
     num_classes: int
+    held: HeldOut | None = None
+    detected: Detected = field(default_factory=dict)
+
+
+class FeatureDetectors:
+    """Detectors fitted on the features of training rows, at most 10,000 of them, evenly spaced.
+
+    The neighbour that counts is half as far as there are rows of a class, up to the 50th. Mahalanobis needs a class
+    with two different rows. ViM needs a linear head.
+
+    Args:
+        features: (n, D), as the encoder gives them.
+        labels: (n,).
+    """
+
+    def __init__(self, features: Tensor, labels: Tensor) -> None:
+        step = -(-len(features) // _MOST_DETECTED)
+        self.features, self.labels = features[::step].float(), labels[::step]
+
+    @cached_property
+    def _shared(self) -> dict[str, Any]:
+        classes = len(torch.unique(self.labels))
+        found: dict[str, Any] = {"knn": fit_knn(self.features, min(50, max(1, len(self.labels) // classes // 2)))}
+        if bool((self.features[self.labels == self.labels.mode().values].std(0, correction=0) > 0).any()):
+            found["mahalanobis"] = fit_mahalanobis(self.features, self.labels)
+        return found
+
+    def detected(self, features: Tensor, outside: Mapping[str, Tensor]) -> Detected:
+        """What the detectors that do not read the head say of features, and of those of OOD sets."""
+        return {
+            name: (detector(features), {ood: detector(rows) for ood, rows in outside.items()})
+            for name, detector in self._shared.items()
+        }
+
+    def with_vim(
+        self, found: Detected, head: Head, judged: tuple[Tensor, Tensor], outside: Mapping[str, tuple[Tensor, Tensor]]
+    ) -> Detected:
+        """The same, and what ViM says of features and their logits, where the head is linear and has not diverged."""
+        of_rows = head.logits(self.features)
+        if head.kind != "linear" or not bool(of_rows.isfinite().all()):
+            return found
+        weight = head.tensors["weight"].mT
+        bias = head.tensors["bias"].reshape(-1) if "bias" in head.tensors else torch.zeros(len(weight))
+        vim = fit_vim(head.scaling(self.features), of_rows, weight, bias)
+        scores = {name: vim(head.scaling(rows), logits) for name, (rows, logits) in outside.items()}
+        return {**found, "vim": (vim(head.scaling(judged[0]), judged[1]), scores)}
 
 
 def evaluate(model: nn.Module, problem: Problem) -> Evaluation:
@@ -100,23 +169,24 @@ def evaluate(model: nn.Module, problem: Problem) -> Evaluation:
     def logits(images: Tensor) -> Tensor:
         return predict_logits(model, images, problem.mean, problem.std)
 
+    held = problem.held
     outputs = Outputs(
         logits=logits(problem.judged.images), labels=problem.judged.labels, index=problem.judged.index,
         train_logits=logits(problem.train.images), train_labels=problem.train.labels,
         ood={ood_name(name): logits(images) for name, images in problem.ood.items()}, prior=problem.prior,
-        num_classes=len(problem.classes),
+        num_classes=len(problem.classes), held=None if held is None else HeldOut(logits(held.images), held.labels),
     )  # fmt: skip
     return evaluate_outputs(outputs)
 
 
 def evaluate_outputs(outputs: Outputs) -> Evaluation:
-    """Judge what a network says, and once more after the ``marginal_offset`` of its training logits."""
+    """Judge what a network says, once more after the ``marginal_offset`` of its training logits, and calibrated."""
     logits, labels, train_logits, ood = outputs.logits, outputs.labels, outputs.train_logits, outputs.ood
     if not all(bool(values.isfinite().all()) for values in (logits, train_logits, *ood.values())):
         accuracy = float((logits.argmax(1) == labels).double().mean())  # of what argmax makes of NaN: about chance
         return Evaluation(metrics={"accuracy": accuracy}, tables={}, predictions={}, offset=None, finite=False)
 
-    metrics = score(logits, labels, ood)
+    metrics = score(logits, labels, ood, outputs.detected) | score_parts(logits, labels)._asdict()
     metrics |= {"train_accuracy": float((train_logits.argmax(1) == outputs.train_labels).double().mean())}
     metrics["marginal_kl"] = float(marginal_divergence(train_logits, outputs.prior))
     try:
@@ -126,19 +196,19 @@ def evaluate_outputs(outputs: Outputs) -> Evaluation:
     if offset is not None:
         shifted = score(logits + offset, labels, {name: values + offset for name, values in ood.items()})
         metrics |= {f"offset/{name}": value for name, value in shifted.items()}
+    calibrator, found = _calibrated(outputs, metrics["nll_refinement"], metrics["brier_refinement"])
+    metrics |= found
     probs = logits.double().softmax(1)
-    bins = reliability_bins(probs, labels)
     tables: dict[str, Any] = {
-        "reliability": {
-            "count": bins.count.long().tolist(),
-            "confidence": _rounded(bins.confidence),
-            "accuracy": _rounded(bins.accuracy),
-        },
+        "reliability": _reliability(probs, labels),
         "marginal": _rounded(predicted_marginal(train_logits)),
         "prior": _rounded(outputs.prior),
         "per_class_accuracy": _rounded(per_class_accuracy(probs, labels)),
         "ood_histograms": _histograms(logits, ood),
     }
+    if calibrator is not None:
+        tables["calibration"] = calibrator.summary()
+        tables["calibrated_reliability"] = _reliability(calibrator(logits.double()), labels)
     if outputs.num_classes <= 20:  # K^2 numbers; beyond that they would be most of the record
         tables["confusion"] = confusion_matrix(probs, labels).long().tolist()
     confidence, predicted = probs.max(1)
@@ -148,14 +218,75 @@ def evaluate_outputs(outputs: Outputs) -> Evaluation:
         "predicted": predicted.cpu().numpy().astype(np.uint16),
         "confidence": confidence.cpu().numpy().astype(np.float16),
     }
-    return Evaluation(metrics=metrics, tables=tables, predictions=predictions, offset=offset)
+    return Evaluation(metrics=metrics, tables=tables, predictions=predictions, offset=offset, calibrator=calibrator)
 
 
-def score(logits: Tensor, labels: Tensor, ood: dict[str, Tensor]) -> dict[str, float]:
-    """All metrics of test logits (n, K) and of OOD logits by name, under flat names."""
+def _calibrated(
+    outputs: Outputs, nll_refinement: float, brier_refinement: float
+) -> tuple[Calibrator | None, dict[str, float]]:
+    """The temperature, fitted on held-out samples, and what it makes of all metrics; prediction sets raw and after it.
+
+    What a temperature refines is the same before and after it.
+    """
+    held, labels = outputs.held, outputs.labels
+    if held is None or not len(held.labels) or not bool(held.logits.isfinite().all()):
+        return None, {}
+    calibrator = fit_temperature(held.logits, held.labels)
+    logits, ood = calibrator.logits(outputs.logits), {name: calibrator.logits(z) for name, z in outputs.ood.items()}
+    after = score(logits, labels, ood)
+    after |= {
+        "nll_calibration": after["nll"] - nll_refinement, "nll_refinement": nll_refinement,
+        "brier_calibration": after["brier"] - brier_refinement, "brier_refinement": brier_refinement,
+    }  # fmt: skip
+    after |= sets_metrics(calibrator(held.logits.double()), held.labels, logits.double().softmax(1), labels)
+    sets = sets_metrics(held.logits.double().softmax(1), held.labels, outputs.logits.double().softmax(1), labels)
+    return calibrator, {**sets, **{f"calibrated/{name}": value for name, value in after.items()}}
+
+
+def _reliability(probs: Tensor, labels: Tensor) -> dict[str, Any]:
+    bins = reliability_bins(probs, labels)
+    return {
+        "count": bins.count.long().tolist(),
+        "confidence": _rounded(bins.confidence),
+        "accuracy": _rounded(bins.accuracy),
+    }
+
+
+def score(
+    logits: Tensor, labels: Tensor, ood: Mapping[str, Tensor], detected: Detected | None = None
+) -> dict[str, float]:
+    """All metrics of test logits (n, K) and of OOD logits by name, under flat names; and of detectors on features."""
     found = classification_metrics(logits, labels)
     for name, values in ood.items():
-        found |= {f"ood/{name}/{key}": value for key, value in ood_metrics(logits, values).items()}
+        measured = ood_metrics(logits, values)
+        if detected:
+            inside = {detector: scores for detector, (scores, _) in detected.items()}
+            measured |= detection_metrics(
+                inside, {detector: others[name] for detector, (_, others) in detected.items()}
+            )
+        found |= {f"ood/{name}/{key}": value for key, value in measured.items()}
+    return found
+
+
+def score_saved(
+    logits: Tensor,
+    labels: Tensor,
+    ood: Mapping[str, Tensor],
+    *,
+    offset: Tensor | None,
+    calibrator: Calibrator | None,
+    detected: Detected | None = None,
+) -> dict[str, float]:
+    """Metrics of a saved model: raw, "offset/..." with its class offsets, "calibrated/..." with its calibrator."""
+    found = score(logits, labels, ood, detected)
+    changes: dict[str, Callable[[Tensor], Tensor]] = {}
+    if offset is not None:
+        changes["offset"] = lambda z: z + offset
+    if calibrator is not None:
+        changes["calibrated"] = calibrator.logits
+    for prefix, change in changes.items():
+        changed = score(change(logits), labels, {name: change(z) for name, z in ood.items()})
+        found |= {f"{prefix}/{name}": value for name, value in changed.items()}
     return found
 
 

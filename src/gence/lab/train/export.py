@@ -13,35 +13,41 @@ from torch import Tensor, nn
 from gence.lab.data import normalize
 from gence.lab.store import writing_file
 from gence.lab.train.frozen import FrozenClassifier
-from gence.lab.train.predict import TrainedModel
+from gence.lab.train.predict import TrainedModel, check_adjustments
 
 FORMATS = {".onnx": "ONNX", ".pt2": "torch.export"}
 """File endings, and what they stand for."""
 
 
 class Predictor(nn.Module):
-    """Class probabilities (n, K) of uint8 images (n, C, H, W); normalisation and offset are inside."""
+    """Class probabilities (n, K) of uint8 images (n, C, H, W); normalisation, offset and temperature are inside."""
 
     mean: Tensor
     std: Tensor
     offset: Tensor
+    temperature: Tensor
 
-    def __init__(self, model: TrainedModel, *, offset: bool = False) -> None:
+    def __init__(self, model: TrainedModel, *, offset: bool = False, calibrated: bool = False) -> None:
         super().__init__()
+        check_adjustments(model, offset, calibrated)
         self.classifier = model.classifier
         self.register_buffer("mean", model.mean)
         self.register_buffer("std", model.std)
-        self.register_buffer("offset", model.required_offset() if offset else torch.zeros(len(model.classes)))
+        nothing = torch.zeros(len(model.classes))
+        self.register_buffer("offset", model.offset if offset and model.offset is not None else nothing)
+        fitted = model.calibrator if calibrated else None
+        known = torch.ones(()) if fitted is None else fitted.tensors["temperature"]
+        self.register_buffer("temperature", known.float())
 
     def forward(self, images: Tensor) -> Tensor:
-        """Softmax of the logits, plus the offset where one was asked for."""
+        """Softmax of the logits, plus the offset or divided by the temperature where that was asked for."""
         if not isinstance(self.classifier, FrozenClassifier):
             images = normalize(images, self.mean, self.std, memory_format=torch.contiguous_format)
         logits: Tensor = self.classifier(images) + self.offset
-        return logits.softmax(1)
+        return (logits / self.temperature).softmax(1)
 
 
-def export_model(model: TrainedModel, out: str | Path, *, offset: bool = False) -> Path:
+def export_model(model: TrainedModel, out: str | Path, *, offset: bool = False, calibrated: bool = False) -> Path:
     """Write a trained network for use elsewhere; the ending of the file's name says how.
 
     Both take uint8 images (n, C, H, W) of any number, of the size the network was trained on, and return probabilities
@@ -52,16 +58,17 @@ def export_model(model: TrainedModel, out: str | Path, *, offset: bool = False) 
         model: the network.
         out: a name that ends in .onnx, or in .pt2 for `torch.export`.
         offset: whether the class offsets are added to the logits.
+        calibrated: whether the logits are divided by the temperature.
 
     Raises:
-        ValueError: another ending, a network without an offset, or a package that is missing.
+        ValueError: another ending, a network without an offset or temperature, or a package that is missing.
         StoreError: the file cannot be written.
     """
     out = Path(out).expanduser()
     if out.suffix.lower() not in FORMATS:
         known = " or ".join(f"{ending} ({what})" for ending, what in FORMATS.items())
         raise ValueError(f"out: {out} was given; expected a name that ends in {known}")
-    predictor = Predictor(model, offset=offset).cpu().eval()
+    predictor = Predictor(model, offset=offset, calibrated=calibrated).cpu().eval()
     examples = torch.zeros((2, *model.image_shape), dtype=torch.uint8)
     rows = torch.export.Dim("rows", min=1)
     with torch.no_grad(), writing_file(out) as part:

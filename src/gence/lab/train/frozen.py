@@ -23,11 +23,13 @@ from gence.lab.features import (
     FeatureSet,
     Head,
     HeadProblem,
+    HeldOut,
     Preprocessing,
     RowEncoder,
     Scaling,
     TextEncoder,
     TrainedHead,
+    cross_fit_heads,
     embed,
     embed_rows,
     head_run,
@@ -39,8 +41,8 @@ from gence.lab.features import (
 from gence.lab.spec import RunSpec, ood_name
 from gence.lab.store import RunResult, data_checksums
 from gence.lab.train.backbone import pretrained_encoder
-from gence.lab.train.checkpoint import write_tensors
-from gence.lab.train.evaluate import Outputs, evaluate_outputs
+from gence.lab.train.checkpoint import add_calibrator, write_tensors
+from gence.lab.train.evaluate import Evaluation, FeatureDetectors, Outputs, evaluate_outputs
 from gence.lab.train.task import subset_index
 
 if TYPE_CHECKING:
@@ -230,28 +232,38 @@ def train_frozen(
         if spec.seed not in number:
             number[spec.seed] = len(problems)
             problems.append(data.problem(spec))
-    heads = train_heads(problems, [head_run(spec, number[spec.seed]) for spec in specs])
+    runs = [head_run(spec, number[spec.seed]) for spec in specs]
+    heads = train_heads(problems, runs)
+    unseen: list[HeldOut | None] = [None] * len(specs)
+    if specs[0].evaluate_on != "val" and specs[0].subset.val_fraction == 0:
+        unseen = cross_fit_heads(problems, runs)
     results: list[RunResult | None] = [None] * len(specs)
     for seed, at in number.items():
         if should_stop is not None and should_stop():
             break
         members = [i for i, spec in enumerate(specs) if spec.seed == seed]
-        judged = _judged([specs[i] for i in members], [heads[i] for i in members], data, problems[at])
-        for i, found in zip(members, judged, strict=True):
-            results[i] = found[0]
+        judged = _judged(
+            [specs[i] for i in members], [heads[i] for i in members], data, problems[at], [unseen[i] for i in members]
+        )
+        for i, (result, seen) in zip(members, judged, strict=True):
+            results[i] = result
             if models_dir is not None:
-                save_head(models_dir / f"{specs[i].key}.safetensors", specs[i], heads[i].head, data, found[1])
+                save_head(models_dir / f"{specs[i].key}.safetensors", specs[i], heads[i].head, data, seen)
     share = (time.perf_counter() - began) / len(specs)
-    for result in results:
-        if result is not None:
-            object.__setattr__(result, "wall_s", share)
+    for finished in results:
+        if finished is not None:
+            object.__setattr__(finished, "wall_s", share)
     return results
 
 
 def _judged(
-    specs: Sequence[RunSpec], heads: Sequence[TrainedHead], data: FeatureData, problem: HeadProblem
-) -> list[tuple[RunResult, Tensor | None]]:
-    """Results and offsets of runs of one seed, whose heads read the same rows."""
+    specs: Sequence[RunSpec],
+    heads: Sequence[TrainedHead],
+    data: FeatureData,
+    problem: HeadProblem,
+    unseen: Sequence[HeldOut | None],
+) -> list[tuple[RunResult, Evaluation]]:
+    """What runs of one seed, whose heads read the same rows, say; `unseen` is from heads that did not see them."""
     whole = data.splits.train
     index, held = data.indices(specs[0])
     if specs[0].evaluate_on == "val":
@@ -262,12 +274,22 @@ def _judged(
     bare = [one.head for one in heads]
     of_test, of_train = logits_of(bare, features), logits_of(bare, data.train.rows(index))
     of_ood = {name: logits_of(bare, found.rows()) for name, found in data.ood.items()}
+    of_held = logits_of(bare, data.train.rows(held)) if len(held) and specs[0].evaluate_on != "val" else None
+    detectors = FeatureDetectors(data.train.rows(index), problem.labels) if data.ood else None
+    outside = {ood_name(name): rows.rows() for name, rows in data.ood.items()}
+    shared = detectors.detected(features, outside) if detectors is not None else {}
     found = []
     for m, one in enumerate(heads):
+        far = {ood_name(name): values[m] for name, values in of_ood.items()}
+        detected = shared
+        if detectors is not None:
+            pairs = {name: (outside[name], values) for name, values in far.items()}
+            detected = detectors.with_vim(shared, one.head, (features, of_test[m]), pairs)
         outputs = Outputs(
             logits=of_test[m], labels=labels, index=positions, train_logits=of_train[m], train_labels=problem.labels,
-            ood={ood_name(name): values[m] for name, values in of_ood.items()}, prior=problem.prior,
+            ood=far, prior=problem.prior,
             num_classes=problem.num_classes,
+            held=unseen[m] if of_held is None else HeldOut(of_held[m], whole.labels[held]), detected=detected,
         )  # fmt: skip
         seen = evaluate_outputs(outputs)
         result = RunResult(
@@ -279,16 +301,27 @@ def _judged(
             wall_s=one.wall_s,
             data=data.checksums,
         )
-        found.append((result, seen.offset))
+        found.append((result, seen))
     return found
 
 
-def save_head(path: Path, spec: RunSpec, head: Head, data: FeatureData, offset: Tensor | None) -> None:
-    """Write a trained head with all that prediction needs but the encoder's weights, which are named by checksum."""
+_MOST_KEPT = 2**22
+"""Numbers of training features that a file of a head may hold, for detectors."""
+
+
+def save_head(path: Path, spec: RunSpec, head: Head, data: FeatureData, seen: Evaluation) -> None:
+    """Write a trained head with all that prediction needs but the encoder's weights, which are named by checksum.
+
+    The features that it was trained on go with it where they take at most 8 MB: detectors are fitted on them.
+    """
     flat = {f"head/{name}": value for name, value in head.tensors.items()}
     flat |= {"scaling/mean": head.scaling.mean, "scaling/factor": torch.tensor(head.scaling.factor)}
-    if offset is not None:
-        flat["offset"] = offset
+    if seen.offset is not None:
+        flat["offset"] = seen.offset
+    index, _ = data.indices(spec)
+    if len(index) * data.train.width <= _MOST_KEPT:
+        flat["detect/features"] = data.train.rows(index)
+        flat["detect/labels"] = data.splits.train.labels[index]
     notes = {
         "spec": spec.to_json(),
         "classes": json.dumps(data.splits.train.classes),
@@ -301,6 +334,7 @@ def save_head(path: Path, spec: RunSpec, head: Head, data: FeatureData, offset: 
         notes |= {"rows": data.splits.train.kind, "columns": json.dumps(None if columns is None else asdict(columns))}
     else:
         notes["image_shape"] = json.dumps(list(data.splits.train.image_shape))
+    add_calibrator(flat, notes, seen.calibrator)
     write_tensors(path, flat, notes)
 
 
@@ -311,14 +345,22 @@ class FrozenClassifier(nn.Module):
 
     def __init__(self, network: nn.Module, preprocessing: Preprocessing, head: Head) -> None:
         super().__init__()
-        self.network, self.preprocessing, self.kind = network, preprocessing, head.kind
+        self.network, self.preprocessing, self.kind, self.bare = network, preprocessing, head.kind, head
         self.register_buffer("mean", head.scaling.mean)
         self.factor = head.scaling.factor
         self.head = nn.ParameterDict({name: nn.Parameter(value, False) for name, value in head.tensors.items()})
 
+    def features(self, images: Tensor) -> Tensor:
+        """Features (n, D) rounded to float16, as they lie in the cache."""
+        found: Tensor = self.network(self.preprocessing(images)).half().float()
+        return found
+
     def forward(self, images: Tensor) -> Tensor:
-        """As the run that trained it: features rounded to float16, as they lie in the cache."""
-        features = self.network(self.preprocessing(images)).half().float()
+        """As the run that trained it."""
+        return self.logits(self.features(images))
+
+    def logits(self, features: Tensor) -> Tensor:
+        """What the head says of features (n, D)."""
         x: Tensor = (features - self.mean) * self.factor
         if self.kind == "cosine":
             weight = self.head["weight"] / self.head["weight"].norm(dim=0, keepdim=True).clamp_min(1e-12)
@@ -346,6 +388,13 @@ def read_frozen(spec: RunSpec, tensors: dict[str, Tensor], notes: dict[str, str]
             f"those at hand are {encoder.weights[:16]}...; name the file with the right ones"
         )
     return FrozenClassifier(encoder.network, encoder.preprocessing, read_head(tensors, notes)).eval()
+
+
+def read_detectors(tensors: dict[str, Tensor]) -> FeatureDetectors | None:
+    """Detectors fitted on the training features in a file that `save_head` wrote, or None where it has none."""
+    if "detect/features" not in tensors:
+        return None
+    return FeatureDetectors(tensors["detect/features"], tensors["detect/labels"])
 
 
 def read_head(tensors: dict[str, Tensor], notes: dict[str, str]) -> Head:

@@ -7,11 +7,13 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from gence.calibrate import Calibrator
 from gence.lab.data import (
     HUB_PREFIX,
     IMAGE_SUFFIXES,
@@ -33,9 +35,9 @@ from gence.lab.models import ImageClassifier, create_model
 from gence.lab.spec import RunSpec, check_ood_names, ood_name
 from gence.lab.store import changed_parts, data_checksums, spreadsheet_text, writing_file
 from gence.lab.train.backbone import resolve_device, untrained_classifier
-from gence.lab.train.checkpoint import read_tensors
-from gence.lab.train.evaluate import predict_logits, score
-from gence.lab.train.frozen import FrozenClassifier, read_frozen
+from gence.lab.train.checkpoint import read_calibrator, read_tensors
+from gence.lab.train.evaluate import Detected, FeatureDetectors, predict_logits, score_saved
+from gence.lab.train.frozen import FrozenClassifier, read_detectors, read_frozen
 
 _FROZEN_CHUNK = 32
 _CHUNK = 1000  # images decoded and predicted at a time, so that a folder of any size fits into memory
@@ -54,6 +56,8 @@ class TrainedModel:
         std: likewise.
         offset: the class offsets (K,) that put the marginal of its training logits back, or None.
         data: checksums of the images it was trained and judged on; empty for files of older versions.
+        calibrator: what makes its probabilities better, or None where nothing was held out to fit one.
+        detectors: fitted on the features that a head was trained on, or None.
     """
 
     classifier: ImageClassifier | FrozenClassifier
@@ -64,9 +68,15 @@ class TrainedModel:
     std: Tensor
     offset: Tensor | None
     data: dict[str, str] = field(default_factory=dict)
+    calibrator: Calibrator | None = None
+    detectors: FeatureDetectors | None = None
 
     def logits(self, images: Tensor) -> Tensor:
         """Float32 logits (n, K) of uint8 images (n, C, H, W), on the network's device."""
+        return self.features_and_logits(images)[1]
+
+    def features_and_logits(self, images: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Features (n, D) of images by a frozen encoder, None for other networks, and their logits."""
         if tuple(images.shape[1:]) != self.image_shape:
             raise ValueError(
                 f"images: shape {tuple(images.shape)} was given, (n, {', '.join(map(str, self.image_shape))}) "
@@ -74,26 +84,54 @@ class TrainedModel:
             )
         if isinstance(self.classifier, FrozenClassifier):
             with torch.inference_mode():
-                parts = [self.classifier(chunk) for chunk in torch.split(images, _FROZEN_CHUNK)]
-            return torch.cat(parts).clone()
-        return predict_logits(self.classifier, images.to(self.mean.device), self.mean, self.std)
+                features = torch.cat([self.classifier.features(chunk) for chunk in torch.split(images, _FROZEN_CHUNK)])
+                logits = self.classifier.logits(features)
+            return features.clone(), logits.clone()
+        return None, predict_logits(self.classifier, images.to(self.mean.device), self.mean, self.std)
 
-    def probabilities(self, images: Tensor, *, offset: bool = False) -> Tensor:
-        """Softmax of the logits, (n, K); with ``offset``, of the logits plus the class offsets.
+    def probabilities(self, images: Tensor, *, offset: bool = False, calibrated: bool = False) -> Tensor:
+        """Softmax (n, K) of the logits; with ``offset``, of the logits plus the class offsets; or calibrated.
 
         Raises:
-            ValueError: the logits are NaN or infinite, as those of a network that diverged.
+            ValueError: the logits are NaN or infinite, as those of a network that diverged; or what is asked for is
+                not in the file.
         """
-        logits = _finite(self.logits(images))
-        return (logits + self.required_offset() if offset else logits).softmax(1)
+        return adjusted(self, _finite(self.logits(images)), offset, calibrated).softmax(1)
 
-    def required_offset(self) -> Tensor:
-        """The class offsets, or an error where there are none."""
-        if self.offset is None:
-            raise ValueError(
-                "this model has no offset: its training predictions were too sharp for one; predict without --offset"
-            )
-        return self.offset
+
+class Adjustable(Protocol):
+    """A saved model with what may be done to its logits."""
+
+    @property
+    def offset(self) -> Tensor | None:
+        """The class offsets (K,)."""
+
+    @property
+    def calibrator(self) -> Calibrator | None:
+        """The calibrator."""
+
+
+def check_adjustments(model: Adjustable, offset: bool, calibrated: bool) -> None:
+    """Raise `ValueError` where a model has no offset or no calibrator to do what is asked for."""
+    if offset and calibrated:
+        raise ValueError("offset and calibrated: a temperature was fitted on logits without the offset; give one")
+    if offset and model.offset is None:
+        raise ValueError(
+            "this model has no offset: its training predictions were too sharp for one; predict without --offset"
+        )
+    if calibrated and model.calibrator is None:
+        raise ValueError(
+            "this model has no calibrator: a head gets one where every class has two training samples, a network where "
+            "a part is held out; train it with --set subset.val_fraction=0.2, or predict without --calibrated"
+        )
+
+
+def adjusted(model: Adjustable, logits: Tensor, offset: bool, calibrated: bool) -> Tensor:
+    """Logits plus the class offsets, calibrated, or as they are."""
+    check_adjustments(model, offset, calibrated)
+    if calibrated and model.calibrator is not None:
+        return model.calibrator.logits(logits)
+    return logits + model.offset if offset and model.offset is not None else logits
 
 
 def load_model(path: str | Path, device: str = "auto") -> TrainedModel:
@@ -144,6 +182,7 @@ def _assembled(tensors: dict[str, Tensor], notes: dict[str, str], place: torch.d
         return TrainedModel(
             frozen, spec, classes, (channels, height, width), nothing, nothing + 1,
             None if offset is None else offset.reshape(len(classes)), json.loads(notes.get("data", "{}")),
+            read_calibrator(tensors, notes), read_detectors(tensors),
         )  # fmt: skip
     classifier = untrained_classifier(spec, height, len(classes)) or create_model(
         spec.model,
@@ -167,6 +206,7 @@ def _assembled(tensors: dict[str, Tensor], notes: dict[str, str], place: torch.d
         tensors["std"].reshape(channels).to(place),
         None if offset is None else offset.reshape(len(classes)).to(place),
         json.loads(notes.get("data", "{}")),
+        read_calibrator(tensors, notes),
     )
 
 
@@ -178,7 +218,7 @@ def evaluate_model(
     cache_dir: Path | None = None,
     progress: bool = False,
 ) -> dict[str, float]:
-    """Metrics of a trained network, raw and, under "offset/...", after the class offsets.
+    """Metrics of a trained network: raw, "offset/..." with its class offsets, "calibrated/..." with its temperature.
 
     Args:
         model: the network.
@@ -195,22 +235,27 @@ def evaluate_model(
     check_ood_names(ood)
     channels, size = model.image_shape[0], size_like(model.image_shape)
     test = images_to_judge(model, data, cache_dir=cache_dir, progress=progress) if isinstance(data, str) else data
-    logits, labels = _finite(model.logits(test.images)), test.labels.to(model.mean.device)
-    outside = {}
+    features, logits = model.features_and_logits(test.images)
+    labels = test.labels.to(model.mean.device)
+    far: dict[str, tuple[Tensor | None, Tensor]] = {}
     for name in ood:
         found = load_images(
             name, "test", image_size=size, channels=channels, cache_dir=cache_dir, progress=progress
         )  # fmt: skip
-        outside[ood_name(name)] = _finite(model.logits(found.images))
-    metrics = score(logits, labels, outside)
-    if model.offset is not None:
-        shifted = {name: values + model.offset for name, values in outside.items()}
-        metrics |= {f"offset/{name}": value for name, value in score(logits + model.offset, labels, shifted).items()}
-    return metrics
+        far[ood_name(name)] = model.features_and_logits(found.images)
+    outside = {name: _finite(values) for name, (_, values) in far.items()}
+    detected: Detected = {}
+    if features is not None and model.detectors is not None and isinstance(model.classifier, FrozenClassifier) and far:
+        pairs = {name: (one, values) for name, (one, values) in far.items() if one is not None}
+        detected = model.detectors.detected(features, {name: one for name, (one, _) in pairs.items()})
+        detected = model.detectors.with_vim(detected, model.classifier.bare, (features, logits), pairs)
+    return score_saved(
+        _finite(logits), labels, outside, offset=model.offset, calibrator=model.calibrator, detected=detected
+    )  # fmt: skip
 
 
 def predict_folder(
-    model: TrainedModel, folder: str | Path, *, offset: bool = False, progress: bool = False
+    model: TrainedModel, folder: str | Path, *, offset: bool = False, calibrated: bool = False, progress: bool = False
 ) -> Iterator[tuple[tuple[str, ...], Tensor]]:
     """Predict every image below a folder or in an archive, whatever its subfolders, in the order of the names.
 
@@ -218,6 +263,7 @@ def predict_folder(
         model: the network.
         folder: a folder, or a .zip or .tar archive.
         offset: whether the class offsets are added to the logits.
+        calibrated: whether the logits are divided by the temperature.
         progress: a bar on stderr.
 
     Yields:
@@ -240,11 +286,17 @@ def predict_folder(
             chunk = names[start : start + _CHUNK]
             title = f"{start + len(chunk)} of {len(names)}" if progress else None
             images = _decoded(container, chunk, model.image_shape, title)
-            yield tuple(chunk), model.probabilities(images, offset=offset).cpu()
+            yield tuple(chunk), model.probabilities(images, offset=offset, calibrated=calibrated).cpu()
 
 
 def write_predictions(
-    model: TrainedModel, folder: str | Path, out: Path, *, offset: bool = False, progress: bool = False
+    model: TrainedModel,
+    folder: str | Path,
+    out: Path,
+    *,
+    offset: bool = False,
+    calibrated: bool = False,
+    progress: bool = False,
 ) -> int:
     """Write a CSV with a line an image: file, predicted class, its probability, and that of every class.
 
@@ -255,9 +307,8 @@ def write_predictions(
     Returns:
         The number of images.
     """
-    return write_probabilities(
-        out, "file", model.classes, predict_folder(model, folder, offset=offset, progress=progress)
-    )
+    found = predict_folder(model, folder, offset=offset, calibrated=calibrated, progress=progress)
+    return write_probabilities(out, "file", model.classes, found)
 
 
 def write_probabilities(

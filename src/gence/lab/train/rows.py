@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gence.calibrate import Calibrator
 from gence.lab.data import (
     Columns,
     DataError,
@@ -24,10 +25,10 @@ from gence.lab.data import (
 )
 from gence.lab.features import EncoderError, Head, RowEncoder, new_features, saved_encoder
 from gence.lab.spec import RunSpec, check_ood_names, ood_name
-from gence.lab.train.checkpoint import read_tensors
-from gence.lab.train.evaluate import score
-from gence.lab.train.frozen import read_head
-from gence.lab.train.predict import write_probabilities
+from gence.lab.train.checkpoint import read_calibrator, read_tensors
+from gence.lab.train.evaluate import Detected, FeatureDetectors, score_saved
+from gence.lab.train.frozen import read_detectors, read_head
+from gence.lab.train.predict import adjusted, write_probabilities
 
 _CHUNK = 1000  # rows predicted at a time
 
@@ -44,6 +45,8 @@ class RowModel:
         columns: which column of a table is what; None for ready features.
         offset: the class offsets (K,) that put the marginal of its training logits back, or None.
         data: checksums of the rows it was trained and judged on.
+        calibrator: what makes its probabilities better, or None.
+        detectors: fitted on the features it was trained on, or None where the file has none.
     """
 
     encoder: RowEncoder
@@ -53,23 +56,16 @@ class RowModel:
     columns: Columns | None
     offset: Tensor | None
     data: dict[str, str]
+    calibrator: Calibrator | None = None
+    detectors: FeatureDetectors | None = None
 
     def logits(self, content: Any) -> Tensor:
         """Float32 logits (n, K) of rows: texts, a frame of the training columns, or features (n, D)."""
         return self.head.logits(new_features(self.encoder, content))
 
-    def probabilities(self, content: Any, *, offset: bool = False) -> Tensor:
-        """Softmax of the logits, (n, K); with ``offset``, of the logits plus the class offsets."""
-        logits = self.logits(content)
-        return (logits + self.required_offset() if offset else logits).softmax(1)
-
-    def required_offset(self) -> Tensor:
-        """The class offsets, or an error where there are none."""
-        if self.offset is None:
-            raise ValueError(
-                "this model has no offset: its training predictions were too sharp for one; predict without --offset"
-            )
-        return self.offset
+    def probabilities(self, content: Any, *, offset: bool = False, calibrated: bool = False) -> Tensor:
+        """Softmax (n, K) of the logits; with ``offset``, of the logits plus the class offsets; or calibrated."""
+        return adjusted(self, self.logits(content), offset, calibrated).softmax(1)
 
 
 def is_row_model(path: str | Path) -> bool:
@@ -97,7 +93,7 @@ def load_row_model(path: str | Path) -> RowModel:
         read: dict[str, Any] | None = json.loads(notes["columns"])
         encoder = saved_encoder(json.loads(notes["encoder"]))
         head, offset = read_head(tensors, notes), tensors.get("offset")
-        columns = None
+        calibrator, columns = read_calibrator(tensors, notes), None
         if read is not None:
             plain: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in read.items()}
             columns = Columns(**plain)
@@ -109,7 +105,9 @@ def load_row_model(path: str | Path) -> RowModel:
             f"{path} is damaged, or was not written by gence train --save ({type(error).__name__}: {error}); get the "
             "file again, or train the model anew"
         ) from error
-    return RowModel(encoder, head, spec, classes, columns, offset, json.loads(notes["data"]))
+    return RowModel(
+        encoder, head, spec, classes, columns, offset, json.loads(notes["data"]), calibrator, read_detectors(tensors)
+    )  # fmt: skip
 
 
 def rows_to_judge(model: RowModel, data: str | None = None) -> RowSet:
@@ -134,7 +132,7 @@ def rows_to_judge(model: RowModel, data: str | None = None) -> RowSet:
 
 
 def evaluate_row_model(model: RowModel, rows: RowSet, ood: Sequence[str] = ()) -> dict[str, float]:
-    """Metrics of a head on rows, raw and, under "offset/...", after the class offsets.
+    """Metrics of a head on rows: raw, "offset/..." with its class offsets, "calibrated/..." with its temperature.
 
     Args:
         model: the head.
@@ -142,17 +140,24 @@ def evaluate_row_model(model: RowModel, rows: RowSet, ood: Sequence[str] = ()) -
         ood: tables of out-of-distribution rows, with the columns of the training data.
     """
     check_ood_names(ood)
-    logits, width = model.logits(rows.content), model.encoder.width
-    outside = {ood_name(name): model.logits(load_ood_rows(name, model.columns, width).content) for name in ood}
-    metrics = score(logits, rows.labels, outside)
-    if model.offset is not None:
-        shifted = {name: values + model.offset for name, values in outside.items()}
-        found = score(logits + model.offset, rows.labels, shifted)
-        metrics |= {f"offset/{name}": value for name, value in found.items()}
-    return metrics
+    features = new_features(model.encoder, rows.content)
+    logits, far = model.head.logits(features), {}
+    for name in ood:
+        found = new_features(model.encoder, load_ood_rows(name, model.columns, model.encoder.width).content)
+        far[ood_name(name)] = found, model.head.logits(found)
+    detected: Detected = {}
+    if model.detectors is not None and far:
+        detected = model.detectors.detected(features, {name: one for name, (one, _) in far.items()})
+        detected = model.detectors.with_vim(detected, model.head, (features, logits), far)
+    outside = {name: values for name, (_, values) in far.items()}
+    return score_saved(
+        logits, rows.labels, outside, offset=model.offset, calibrator=model.calibrator, detected=detected
+    )  # fmt: skip
 
 
-def write_row_predictions(model: RowModel, source: str | Path, out: Path, *, offset: bool = False) -> int:
+def write_row_predictions(
+    model: RowModel, source: str | Path, out: Path, *, offset: bool = False, calibrated: bool = False
+) -> int:
     """Write a CSV with a line per row of a table: its number from 1, predicted class, and probabilities.
 
     Returns:
@@ -164,6 +169,7 @@ def write_row_predictions(model: RowModel, source: str | Path, out: Path, *, off
     def predicted() -> Any:
         for start in range(0, count, _CHUNK):
             some = torch.arange(start, min(start + _CHUNK, count))
-            yield [str(row + 1) for row in some.tolist()], model.probabilities(rows.at(some), offset=offset)
+            found = model.probabilities(rows.at(some), offset=offset, calibrated=calibrated)
+            yield [str(row + 1) for row in some.tolist()], found
 
     return write_probabilities(out, "row", model.classes, predicted())

@@ -36,7 +36,11 @@ class DeviceImages:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """The data of one seed. ``judged`` is the test set, or the held-out part of the subset while tuning."""
+    """The data of one seed.
+
+    ``judged`` is the test set, or the held-out part of the subset while tuning; ``held`` is that part where the test
+    set is judged, so that a calibrator can be fitted on it.
+    """
 
     train: DeviceImages
     judged: DeviceImages
@@ -46,6 +50,7 @@ class Problem:
     mean: Tensor  # (C,) of the training images, on the scale of 0 to 1
     std: Tensor
     checksums: dict[str, str] = field(default_factory=dict)  # of the source's parts and of the sets from elsewhere
+    held: DeviceImages | None = None
 
 
 class ProblemLoader:
@@ -103,6 +108,7 @@ class ProblemLoader:
             mean=mean.to(self.device),
             std=std.clamp_min(1e-3).to(self.device),  # a constant channel would divide by 0
             checksums={**data_checksums(splits), **{f"ood/{name}": checksum for name, (_, checksum) in ood.items()}},
+            held=self._move(whole, val_index) if len(val_index) and spec.evaluate_on != "val" else None,
         )
 
     def _move(self, images: ImageSet, index: Tensor) -> DeviceImages:

@@ -20,6 +20,15 @@ if TYPE_CHECKING:
     from gence.lab.features.heads.references import REFERENCES, Reference, affordable_references, fit_references
     from gence.lab.features.heads.stacks import HEADS
     from gence.lab.features.heads.training import train_heads
-    from gence.lab.features.heads.tuning import FOLDS, TRIALS, Trial, Tuned, stratified_folds, tune_heads
+    from gence.lab.features.heads.tuning import (
+        FOLDS,
+        TRIALS,
+        HeldOut,
+        Trial,
+        Tuned,
+        cross_fit_heads,
+        stratified_folds,
+        tune_heads,
+    )
 
 __getattr__, __dir__, __all__ = front_door(__name__)

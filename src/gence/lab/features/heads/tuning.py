@@ -1,4 +1,4 @@
-"""Weight decay and learning rate of every loss, chosen by stratified cross-validation on the training labels alone.
+"""Stratified cross-validation on the training labels alone: rates of every loss, and predictions for calibration.
 
 Every loss gets the same trials: points that fill the plane of (log rate, log decay) evenly, the same points for all.
 All folds, trials and losses train together. The trial with the highest accuracy over the held-out rows wins; equal
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from gence.lab.spec import LossSpec, Recipe, stream
 
 TRIALS = 16
 FOLDS = 5
+MOST_CROSS_FITTED = 10_000
 
 SPACES = {
     "sgd": {"lr": (0.05, 20.0), "weight_decay": (1e-6, 1e-2)},
@@ -102,6 +103,69 @@ def stratified_folds(
         found[members[places]] = (torch.arange(len(members)) + first) % used
         first += len(members)  # what does not divide evenly falls on different folds for different classes
     return found
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """What heads say of training rows that they did not see.
+
+    Attributes:
+        logits: (m, K).
+        labels: (m,).
+    """
+
+    logits: Tensor
+    labels: Tensor
+
+
+def cross_fit_heads(
+    problems: Sequence[HeadProblem], runs: Sequence[HeadRun], *, folds: int = FOLDS, most: int = MOST_CROSS_FITTED
+) -> list[HeldOut | None]:
+    """Logits of each run's own training rows, by heads of the same kind that were trained without them.
+
+    The rows are dealt into stratified folds, and each fold is predicted by a head trained on the others: so a
+    calibrator can be fitted on training labels alone, and none is lost to validation. Beyond `most` rows one fold is
+    enough, and is the only one held out. All heads train together.
+
+    Args:
+        problems: what `HeadRun.problem` counts in.
+        runs: the runs.
+        folds: see `stratified_folds`.
+        most: rows of a problem up to which every fold is held out.
+
+    Returns:
+        In the order of the runs; None for the runs of a problem that has a class with a single row.
+    """
+    parts: dict[tuple[int, int], list[tuple[int, Tensor]]] = {}  # of a problem and a seed: problem without, and fold
+    inner: list[HeadProblem] = []
+    for run in runs:
+        if (run.problem, run.seed) in parts:
+            continue
+        own, mine = problems[run.problem], parts.setdefault((run.problem, run.seed), [])
+        try:
+            fold_of = stratified_folds(own.labels, own.num_classes, run.seed, folds)
+        except DataError:
+            continue
+        index = torch.arange(len(own.features)) if own.index is None else own.index
+        for fold in range(int(fold_of.max()) + 1 if len(own) <= most else 1):
+            kept = fold_of != fold
+            mine.append((len(inner), (~kept).nonzero().squeeze(1)))
+            inner.append(HeadProblem(own.features, own.labels[kept], own.num_classes, index[kept]))
+    asked = [(i, number, held) for i, run in enumerate(runs) for number, held in parts[run.problem, run.seed]]
+    trained = train_heads(inner, [replace(runs[i], problem=number) for i, number, _ in asked], curves=False)
+    together: dict[int, list[int]] = {}
+    for place, (_, number, _) in enumerate(asked):
+        together.setdefault(number, []).append(place)
+    logits: dict[int, list[Tensor]] = {}
+    labels: dict[int, list[Tensor]] = {}
+    for places in together.values():
+        i, _, held = asked[places[0]]
+        own = problems[runs[i].problem]
+        rows = own.rows(held)
+        for place, values in zip(places, logits_of([trained[place].head for place in places], rows), strict=True):
+            logits.setdefault(asked[place][0], []).append(values)
+            labels.setdefault(asked[place][0], []).append(own.labels[held])
+    return [HeldOut(torch.cat(logits[i]), torch.cat(labels[i])) if i in logits else None for i in range(len(runs))]
 
 
 def points(space: dict[str, tuple[float, float]], trials: int) -> list[dict[str, float]]:
