@@ -98,13 +98,18 @@ def show(store: Path) -> None:
 
 
 def _print_report(console: Console, report: Report) -> None:
+    from gence.lab.report import SHORT, calibration_table
+
     for chapter in report.chapters:
         console.print(chapter.advice, style="bold", highlight=False, markup=False)
         console.print(f"{chapter.verdict.headline} {chapter.next_step}", highlight=False, markup=False)
         _print_losses(console, chapter.setting)
         for table in chapter.tables:
-            if table.name in ("references", "tuning"):
+            if table.name in ("references", "tuning") or table.name.startswith("detectors-"):
                 print_table(table, console)
+        calibration = calibration_table(chapter.setting.frame, SHORT)
+        if calibration is not None:
+            print_table(calibration, console)
         for found in chapter.verdict.metrics:
             console.print(f"- {found.sentence()}", highlight=False, markup=False)
         for note in chapter.verdict.notes:

@@ -30,7 +30,7 @@ def run(folder, out, **options):
 @pytest.fixture(scope="module")
 def compared(photographs, tmp_path_factory):
     out = tmp_path_factory.mktemp("encoder") / "out"
-    return run(photographs, out), out
+    return run(photographs, out, ood=["digits"]), out
 
 
 def test_photographs_are_embedded_tuned_and_set_beside_references(compared):
@@ -49,6 +49,17 @@ def test_photographs_are_embedded_tuned_and_set_beside_references(compared):
     page = (out / "report.html").read_text()
     assert "References: " in page
     assert "Frozen features of the pretrained encoder efficientnet_lite0: 1280 per image of 128 x 128 pixels" in page
+    assert "Calibration: " in page
+    assert "after calibration it is" in page.lower()
+    raw, mended, *_ = tables["calibration"].rows
+    assert [row.cells[0].text for row in (raw, mended)] == ["GenCE (anchor 0.1), raw", "GenCE (anchor 0.1), calibrated"]
+    own = frame[frame["loss"] == "gence(anchor=0.1)"]
+    assert mended.cells[1].value == pytest.approx(own["calibrated/nll"].mean())
+    assert raw.cells[6].value == pytest.approx(100 * own["coverage/lac90"].mean())
+    detectors = tables["detectors-1"]
+    assert detectors.columns[-3:] == ("kNN", "Mahalanobis", "ViM")
+    assert detectors.rows[0].cells[-1].value == pytest.approx(100 * own["ood/digits/auroc_vim"].mean())
+    assert (out / "tables" / "calibration.csv").exists()
     kept = [json.loads(place.read_text()) for place in (out / "store" / "references").iterdir()]
     assert sorted(row["seed"] for one in kept for row in one["rows"]) == [0, 0, 0, 1, 1, 1]
 
@@ -57,7 +68,7 @@ def test_the_same_call_computes_nothing_again(compared, photographs, monkeypatch
     (_, _), out = compared
     before = {place: place.stat().st_mtime_ns for place in (out / "store").rglob("*.json")}
     monkeypatch.setattr("gence.lab.features.heads.training.train_heads", None)
-    result, text = run(photographs, out)
+    result, text = run(photographs, out, ood=["digits"])
     assert result.complete
     assert "Embedded" not in text
     assert before == {place: place.stat().st_mtime_ns for place in (out / "store").rglob("*.json")}

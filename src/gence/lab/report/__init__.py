@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from gence.lab.report.page import Report, build_report, make_folder, notebook_html, write_report
     from gence.lab.report.style import MAIN, Mark, auroc_of, colour_variables, loss_order, loss_title, marks_for
     from gence.lab.report.tables import Cell, Row, Table, loss_table, markdown_table
+    from gence.lab.report.trust import SHORT, calibration_table
     from gence.lab.report.verdict import enumerated, judge
     from gence.lab.report.warnings import data_concerns, image_concerns, tuning_concerns, unfinished_concerns
 

@@ -28,6 +28,7 @@ from gence.lab.report.mistakes import Mistake, confident_mistakes, images_at_han
 from gence.lab.report.rows import class_tables, encoder_in_words, facts
 from gence.lab.report.style import Mark, colour_variables, loss_title, marks_for
 from gence.lab.report.tables import Table, difference_table, loss_table, reference_table, run_table, tuning_table
+from gence.lab.report.trust import calibration_table, detector_tables
 from gence.lab.report.verdict import Verdict, judge
 from gence.lab.report.warnings import image_concerns, reference_concerns, run_concerns
 from gence.lab.store import Store, StoreError, frame_as_csv, is_it_the_folder, replace_file
@@ -40,7 +41,9 @@ _OWN_FILES = {
         r"(s\d+-)?((accuracy|nll|ece)(-difference)?|accuracy-by-(labels|batch)|auroc-\d+|ood-\d+-\d+|"
         r"(train|test)-(accuracy|loss)|marginal-kl|risk-coverage|(reliability|marginal|confusion)-\d+)\.(svg|png)"
     ),
-    "tables": re.compile(r"(s\d+-)?(losses|classes(-f1)?|references|tuning|differences|runs)\.(md|tex|csv)"),
+    "tables": re.compile(
+        r"(s\d+-)?(losses|classes(-f1)?|calibration|detectors-\d+|references|tuning|differences|runs)\.(md|tex|csv)"
+    ),
 }
 MOST_SETTINGS = 6
 """Settings that get all their figures; a page with more would grow beyond what can be sent to anybody."""
@@ -188,7 +191,8 @@ def _chapter(
     behind = reference_concerns(setting.frame, references)
     tables = (
         loss_table(setting), reference_table(references) if references else None, tuning_table(setting.frame, tuned),
-        difference_table(verdict), run_table(setting.frame), *class_tables(predictions, classes),
+        difference_table(verdict), calibration_table(setting.frame), *detector_tables(setting),
+        run_table(setting.frame), *class_tables(predictions, classes),
     )  # fmt: skip
     shown = predictions or read_predictions(store, gathered)
     drawn = [
@@ -231,7 +235,7 @@ SECTIONS: Mapping[str, tuple[str, str]] = {
     "reliability": (
         "Reliability",
         "Accuracy (coloured) by confidence; calibrated predictions follow the dotted line. The grey bars show where "
-        "predictions are. All seeds together.",
+        "predictions are; the open marks show accuracy after calibration, where there was one. All seeds together.",
     ),
     "risk": (
         "Answering only when sure",
