@@ -101,6 +101,8 @@ def _print_report(console: Console, report: Report) -> None:
     from gence.lab.report import SHORT, calibration_table
 
     for chapter in report.chapters:
+        if len(report.chapters) > 1:
+            console.rule(chapter.setting.title)
         console.print(chapter.advice, style="bold", highlight=False, markup=False)
         console.print(f"{chapter.verdict.headline} {chapter.next_step}", highlight=False, markup=False)
         _print_losses(console, chapter.setting)

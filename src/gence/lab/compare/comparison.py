@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,7 @@ from gence.lab.sweep import (
     console_or_stderr,
     create_engine,
     fit_and_keep_references,
+    joined_reports,
     run_grid,
     tune,
     tune_frozen,
@@ -105,8 +106,42 @@ def compare(data: Source = "digits", *, console: Console | None = None, **option
     """
     started = time.monotonic()
     asked = CompareOptions(data=data, **options)
-    limit = Countdown(asked.time_limit)
-    console = console_or_stderr(console)
+    limit, console, out = Countdown(asked.time_limit), console_or_stderr(console), Path(asked.out)
+    store = Store(out / "store" if asked.store is None else asked.store, remember=True)
+    parts: list[_Part] = []
+    for one in asked.by_labels():
+        # Accuracies of different numbers of labels stand in one figure only if all else is the same.
+        size = parts[0].plan.base.image_size if parts and asked.image_size is None else asked.image_size
+        stopped = parts[-1].runs.stopped if parts else None
+        parts.append(_compare_once(replace(one, image_size=size), store, limit, console, stopped))
+    recorded = [key for part in parts for key in part.recorded]
+    report, page = None, None
+    if recorded:
+        report = build_report(store, keys=recorded, concerns=_concerns(parts), cache_dir=asked.cache_dir)
+        page = write_report(report, out, files=asked.files)
+    return CompareResult(
+        report=report,
+        page=page,
+        runs=joined_reports([part.runs for part in parts]),
+        seconds=time.monotonic() - started,
+        tuning=next((part.final.tuning for part in parts if part.final.tuning is not None), None),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """The runs with one number of labels: planned, made, and those that have a record."""
+
+    plan: ComparePlan
+    final: FinalRuns
+    runs: RunReport
+    recorded: list[str]
+
+
+def _compare_once(
+    asked: CompareOptions, store: Store, limit: Countdown, console: Console, stopped: str | None
+) -> _Part:
+    """Make the runs with one number of labels; none where an earlier number was stopped."""
     plan = plan_comparison(asked)
     console.print(plan.summary(), highlight=False, markup=False)
     if plan.hint:
@@ -115,11 +150,12 @@ def compare(data: Source = "digits", *, console: Console | None = None, **option
         console.print(f"Note: {note}.", highlight=False, markup=False)
     for concern in plan.concerns:
         console.print(f"Warning: {concern}", style="yellow", highlight=False, markup=False)
-    out = Path(asked.out)
-    store = Store(out / "store" if asked.store is None else asked.store, remember=True)
     # The one check of the data: tuning and the runs make none of their own.
     check_same_data(_records_in_use(plan, store, plan.trials > 0), plan.checksums, store.root)
-    make_folder(out)  # before the training, so that no report is lost to a folder that cannot be
+    make_folder(asked.out)  # before the training, so that no report is lost to a folder that cannot be
+    if stopped is not None:
+        final = untuned_runs(plan)
+        return _Part(plan=plan, final=final, runs=final.unbegun(store, stopped), recorded=final.recorded(store))
     run_options = _run_options(plan, asked)
     features = _embedded(plan, asked, console) if plan.frozen else None
     final = _final_runs(plan, store, features, limit, run_options, console)
@@ -130,13 +166,21 @@ def compare(data: Source = "digits", *, console: Console | None = None, **option
         if not runs.stopped and not limit.over:
             seen = pixel_data(plan.base, asked.cache_dir) if features is None else features
             fit_and_keep_references(plan.base, plan.seeds, store, seen)
-    recorded = final.recorded(store)
-    report, page = None, None
-    if recorded:
-        concerns = (*final.concerns(recorded, runs.failed), *plan.concerns)
-        report = build_report(store, keys=recorded, concerns=concerns, cache_dir=asked.cache_dir)
-        page = write_report(report, out, files=asked.files)
-    return CompareResult(report=report, page=page, runs=runs, seconds=time.monotonic() - started, tuning=final.tuning)
+    return _Part(plan=plan, final=final, runs=runs, recorded=final.recorded(store))
+
+
+def _concerns(parts: Sequence[_Part]) -> tuple[str, ...]:
+    """Return what is worrying, each once; with several numbers of labels it says of which."""
+    found: dict[str, list[str]] = {}
+    for part in parts:
+        for concern in (*part.final.concerns(part.recorded, part.runs.failed), *part.plan.concerns):
+            found.setdefault(concern, []).append(str(part.plan.base.subset.n))
+    if len(parts) == 1:
+        return tuple(found)
+    return tuple(
+        concern if len(of) == len(parts) else f"With {' and '.join(of)} labels: {concern}"
+        for concern, of in found.items()
+    )
 
 
 def _records_in_use(plan: ComparePlan, store: Store, tuning: bool) -> Iterator[Record]:

@@ -9,7 +9,7 @@ import importlib.util
 import inspect
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, replace
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -76,7 +76,8 @@ class CompareOptions:
         label: the table's column of labels, likewise.
         features: the table's columns of numbers and categories; by default all but the label.
         ood_label: a label that stands for no class: its rows are never trained on, and are out-of-distribution inputs.
-        n: labels to train on, balanced over the classes; None for all; "auto" is 100 for digits and all otherwise.
+        n: labels to train on, balanced over the classes; None for all; "auto" is 100 for digits and all otherwise. A
+            list, or a text with commas between, compares with each and draws accuracy against the number of labels.
         losses: names, with parameters where needed: "gence(anchor=0.1)"; a list, or a text with commas between them;
             "paper", "calibration", "imbalance" and "all" stand for several.
         seeds: how many, or which.
@@ -123,11 +124,12 @@ class CompareOptions:
         default=None,
         metadata=_shown(str | None, "Treat rows with this label as out-of-distribution; never train on them."),
     )
-    n: int | str | None = field(
+    n: int | str | Sequence[int] | None = field(
         default=AUTO,
         metadata=_shown(
-            int | None,
-            "Train on this many labels, balanced over the classes. Default: 100 for digits, else all.",
+            str | None,
+            "Train on this many labels, balanced over the classes; 50,100,200 draws accuracy against labels. Default: "
+            "100 for digits, else all.",
             default=None,
         ),
     )
@@ -216,8 +218,7 @@ class CompareOptions:
         check_time_limit(self.time_limit)
         if self.workers < 1:
             raise SpecError(f"workers is {self.workers}; expected at least 1")
-        if not (self.n is None or self.n == AUTO or (isinstance(self.n, Integral) and self.n > 0)):
-            raise SpecError(f'n is {self.n!r}; expected a number of labels, None for all, or "auto"')
+        self.label_counts()
         check_choice("tune_encoder", self.tune_encoder, TUNED_PARTS)
         if self.weights is not None and "@" not in self.model:
             raise SpecError("weights needs the encoder they belong to: model='linear@timm:NAME'")
@@ -237,6 +238,29 @@ class CompareOptions:
         if not found:
             raise SpecError("losses is empty; expected at least one, such as gence,ce")
         return found
+
+    def label_counts(self) -> tuple[int | str | None, ...]:
+        """Return the numbers of labels, the largest first.
+
+        >>> CompareOptions(n="50,200").label_counts(), CompareOptions().label_counts()
+        ((200, 50), ('auto',))
+        """
+        if self.n is None or self.n == AUTO:
+            return (self.n,)
+        listed: Any = [self.n] if isinstance(self.n, Integral) else self.n
+        if isinstance(listed, str):
+            listed = [int(part) if part.strip().isdecimal() else part for part in listed.split(",")]
+        numbers = [int(n) for n in listed if isinstance(n, Integral)] if isinstance(listed, Sequence) else []
+        if not numbers or len(numbers) < len(listed) or min(numbers) < 1:
+            raise SpecError(
+                f'n is {self.n!r}; expected a number of labels, several as in "50,100,200", None for all, or "auto"'
+            )
+        return tuple(sorted(set(numbers), reverse=True))
+
+    def by_labels(self) -> list[CompareOptions]:
+        """Return the options of each number of labels."""
+        counts = self.label_counts()
+        return [self] if counts == (self.n,) else [replace(self, n=n) for n in counts]
 
     def numbers(self) -> tuple[int, ...]:
         """Return the seeds: a number says how many, from 0.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from gence.lab.compare.auto import (
     TINY_SIDE,
@@ -260,7 +261,7 @@ def _input_size(model: str) -> int:
     return named_encoder(parsed.encoder, size=parsed.size, digits=parsed.weights).preprocessing.size
 
 
-def _labels(n: int | str | None, data: str) -> int | None:
+def _labels(n: Any, data: str) -> int | None:
     if n == AUTO:
         return DEFAULT_N.get(data)
     return None if n is None else int(n)

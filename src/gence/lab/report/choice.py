@@ -109,7 +109,11 @@ def recommendation(frame: pd.DataFrame) -> str:
     if accuracy is None:
         return "No loss has a number for every seed, so none is recommended."
     if accuracy.seeds < 2:
-        return f"One seed cannot tell losses apart: run at least five. {accuracy.sentence()}"
+        measured = _with_unit(accuracy.quantity, accuracy.means[accuracy.best])
+        return (
+            f"One seed cannot tell losses apart: run at least five. So far {accuracy.best.title} is the most accurate "
+            f"({measured})."
+        )
     loss, why = _loss_to_use(accuracy, is_frozen(frame))
     probabilities = choices.get("probabilities")
     return f"{why} {_probabilities(probabilities, loss)}" if probabilities is not None else why

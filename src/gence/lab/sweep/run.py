@@ -149,6 +149,19 @@ class RunReport:
         return ", ".join(parts)
 
 
+def joined_reports(reports: Sequence[RunReport]) -> RunReport:
+    """Return what several grids did one after the other."""
+    return RunReport(
+        done=tuple(key for report in reports for key in report.done),
+        skipped=tuple(key for report in reports for key in report.skipped),
+        failed={key: error for report in reports for key, error in report.failed.items()},
+        unreadable={key: error for report in reports for key, error in report.unreadable.items()},
+        left=tuple(spec for report in reports for spec in report.left),
+        stopped=next((report.stopped for report in reports if report.stopped), None),
+        wall_s=sum(report.wall_s for report in reports),
+    )
+
+
 def check_time_limit(seconds: float | None) -> None:
     """Raise `ValueError` for a limit in which nothing can be done."""
     if seconds is not None and not 0 < seconds < math.inf:
