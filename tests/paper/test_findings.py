@@ -225,7 +225,7 @@ def test_what_is_recommended_is_not_significantly_different_from_the_best(record
     (start,) = (column for column in remedies().columns if column.name == START)
     assert start.loss == ANCHORED.loss
     assert "anchor=0.1" in REMEDY
-    assert "Set `anchor` (0.1 is a good start)" in " ".join((checkout() / "README.md").read_text().split())
+    assert "we recommend 0.1." in " ".join((checkout() / "README.md").read_text().split())
 
 
 def remedies_course(text: str) -> None:

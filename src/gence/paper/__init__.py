@@ -10,6 +10,7 @@ from gence._front_door import front_door
 
 if TYPE_CHECKING:
     from gence.paper.blocks import filled, renderers, write_study
+    from gence.paper.does_it_help import differences_figure
     from gence.paper.exhibit_registry import Asked, Entry, entries, grid_specs, shown
     from gence.paper.exhibits_page import write_page
     from gence.paper.records import default_results

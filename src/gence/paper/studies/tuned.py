@@ -12,6 +12,7 @@ from gence.lab.store import Store
 from gence.lab.sweep import TuneReport, all_tuned, cell_name, load_tuned, tuned_specs
 from gence.paper.exhibit import DATA_TITLES, MODEL_TITLES, OOD_TITLES, SEEDS, SIX_LOSSES, Column, Exhibit, RunRow
 from gence.paper.exhibit_registry import Asked, Entry, View, exhibit_view, load_exhibit
+from gence.paper.records import MeasuredRow, measure
 
 TUNED_LOSSES = (*(str(column.loss) for column in SIX_LOSSES), "gence(anchor=tune)")
 """What is tuned: the paper's six losses, and GenCE with its anchor tuned too."""
@@ -79,6 +80,12 @@ class TunedRow(RunRow):
             return []
         found = self.base.replace(**self.changes[column.name])
         return [found.replace(seed=seed) for seed in range(seeds)]
+
+
+def measured_tuned(store: Store) -> tuple[Exhibit, list[MeasuredRow]]:
+    """Return the exhibit and its rows as far as they are recorded."""
+    exhibit = tuned(store)
+    return exhibit, measure(exhibit, store)
 
 
 def tuned_view(asked: Asked, metric: str) -> View:

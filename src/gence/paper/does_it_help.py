@@ -1,0 +1,214 @@
+"""The front page's evidence, from the records: the table *Does it help?* and the figure beside it.
+
+A cell is one choice of data, number of labels, network and recipe; a pair is two runs of a cell that share a seed.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gence.lab.report import figure_style, markdown_table, marks_for
+from gence.lab.store import Store
+from gence.paper.exhibit import DATA_TITLES, MODEL_TITLES
+from gence.paper.records import Measured
+from gence.paper.studies import TUNED_LOSSES, measured_tuned
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+CE, PLAIN, ANCHORED = "ce", "gence", "gence(anchor=0.1)"
+LEAST_SEEDS = 3
+HARSH, MILD = "paper", "modern"
+"""The two recipes that all cells of the figure have: the paper's, and one with a longer warm-up and a lower rate."""
+
+_CELL = ["recipe", "subset.n", "data", "model"]
+
+
+@dataclass(frozen=True)
+class HelpCell:
+    """The paired differences to cross-entropy in one cell.
+
+    Attributes:
+        data: data set, as records name it.
+        n: number of labels.
+        model: network, as records name it.
+        recipe: `HARSH` or `MILD`.
+        accuracy: of plain and anchored GenCE, the differences in percentage points, one per seed.
+        ece: the same of the calibration error.
+    """
+
+    data: str
+    n: int
+    model: str
+    recipe: str
+    accuracy: dict[str, tuple[float, ...]]
+    ece: dict[str, tuple[float, ...]]
+
+    @property
+    def title(self) -> str:
+        """As figures and tables name it."""
+        network = MODEL_TITLES.get(self.model, self.model)
+        return f"{DATA_TITLES.get(self.data, self.data)}, {self.n} labels, {network}, {self.recipe} recipe"
+
+
+def help_cells(store: Store) -> list[HelpCell]:
+    """Return the cells in which cross-entropy, plain and anchored GenCE have at least three common seeds."""
+    frame = store.frame()
+    if frame.empty:
+        return []
+    balanced = frame["subset.rho"].isna() if "subset.rho" in frame else True
+    frame = frame[(frame["evaluate_on"] == "test") & frame["recipe"].isin([HARSH, MILD]) & balanced]
+    found = []
+    for (recipe, n, data, model), runs in frame.groupby(_CELL):
+        accuracy, ece = (_differences(runs, metric) for metric in ("accuracy", "ece"))
+        if all(len(accuracy[loss]) >= LEAST_SEEDS for loss in (PLAIN, ANCHORED)):
+            found.append(HelpCell(str(data), int(str(n).removesuffix(".0")), str(model), str(recipe), accuracy, ece))
+    return sorted(found, key=lambda cell: ((HARSH, MILD).index(cell.recipe), cell.n, cell.model, cell.data))
+
+
+def _differences(runs: pd.DataFrame, metric: str) -> dict[str, tuple[float, ...]]:
+    by_loss = {loss: runs[runs["loss"] == loss].set_index("seed")[metric] for loss in (CE, PLAIN, ANCHORED)}
+    return {
+        loss: tuple((100 * (by_loss[loss] - by_loss[CE]).dropna().sort_index()).tolist()) for loss in (PLAIN, ANCHORED)
+    }
+
+
+def does_it_help_table(store: Store) -> str:
+    """Return the Markdown table *Does it help?*: situation, what was measured, what to do."""
+    cells = help_cells(store)
+    lines = [line for line in (*_from_scratch(cells), *_tuned(store), *_calibration(cells)) if line is not None]
+    if not lines:
+        return "Nothing is measured yet.\n"
+    note = (
+        "Differences are from cross-entropy, in percentage points, over pairs of runs that share data, network, recipe "
+        "and seed; recipes are equal for all losses, and nothing is tuned but where the row says so."
+    )
+    return f"{markdown_table(['Your situation', 'What we measured', 'What to do'], lines, 'lll')}\n\n{note}\n"
+
+
+_Line = list[str] | None
+
+
+def _from_scratch(cells: Sequence[HelpCell]) -> list[_Line]:
+    few = [cell for cell in cells if cell.recipe == HARSH and cell.n <= 2000]
+    more = [cell for cell in cells if cell.recipe == HARSH and cell.n > 2000]
+    mild = [cell for cell in cells if cell.recipe == MILD]
+    labels = sorted({cell.n for cell in more})
+    return [
+        _line(
+            "From scratch, 2000 labels, a harsh recipe (high rate, hardly any warm-up: the paper's)",
+            few,
+            ANCHORED,
+            "Use `GenCELoss(anchor=0.1)`, and try a longer warm-up.",
+        ),
+        _line(
+            f"The same with {' or '.join(map(str, labels))} labels",
+            more,
+            ANCHORED,
+            "Use the anchor where classes are many; expect little where each has hundreds of labels.",
+        ),
+        *(
+            _line(
+                f"From scratch, 2000 labels, a mild recipe, {MODEL_TITLES.get(model, model)}",
+                [cell for cell in mild if cell.model == model],
+                ANCHORED,
+                "Worth a try beside cross-entropy."
+                if _mean(cell.accuracy[ANCHORED] for cell in mild if cell.model == model) > 1
+                else "Keep cross-entropy.",
+            )
+            for model in sorted({cell.model for cell in mild}, reverse=True)
+        ),
+        _line(
+            "Plain GenCE, without an anchor",
+            cells,
+            PLAIN,
+            "Always set the anchor: without it some networks put every image into one class.",
+        ),
+    ]
+
+
+def _line(situation: str, cells: Sequence[HelpCell], loss: str, advice: str) -> _Line:
+    if not cells:
+        return None
+    pairs = [one for cell in cells for one in cell.accuracy[loss]]
+    up = sum(one > 0 for one in pairs)
+    called = "Plain" if loss == PLAIN else "Anchored"
+    measured = f"{called} GenCE {statistics.fmean(pairs):+.1f} points of accuracy, better in {up} of {len(pairs)} pairs"
+    return [situation, measured, advice]
+
+
+def _tuned(store: Store) -> list[_Line]:
+    """Every loss tuned alike: the best of all losses, and GenCE with a tuned anchor, against cross-entropy."""
+    found: list[str] = []
+    exhibit, measured = measured_tuned(store)
+    titles = {column.name: column.title for column in exhibit.columns}
+    for one in measured:
+        ce, anchored = one.cells.get(CE), one.cells.get(TUNED_LOSSES[-1])
+        if ce is None or ce.summary is None or anchored is None or anchored.summary is None:
+            continue
+        best = max((name for name in one.cells if one.cells[name].summary), key=lambda name: _mean_of(one.cells[name]))
+        text = f"{one.row.labels[0]}: anchored GenCE {anchored.summary.mean - ce.summary.mean:+.1f}"
+        if best not in (CE, TUNED_LOSSES[-1]):
+            text += f", {titles[best]} {_mean_of(one.cells[best]) - ce.summary.mean:+.1f}"
+        found.append(text)
+    if not found:
+        return []
+    advice = "Tune every loss alike before you believe a gain: `gence compare --tune 16`."
+    return [["From scratch, 2000 labels, VGG-19, every loss tuned alike", "; ".join(sorted(found)), advice]]
+
+
+def _calibration(cells: Sequence[HelpCell]) -> list[_Line]:
+    if not cells:
+        return []
+    means = [statistics.fmean(cell.ece[ANCHORED]) for cell in cells]
+    lower = sum(mean < 0 for mean in means)
+    measured = f"Calibration error of anchored GenCE lower in {lower} of {len(means)} cells, by {min(means):+.1f} to "
+    advice = "Do not choose a loss for its calibration; calibrate the model afterwards: `--calibrated`."
+    return [["You need probabilities", f"{measured}{max(means):+.1f} points", advice]]
+
+
+def _mean(groups: Iterable[Sequence[float]]) -> float:
+    return statistics.fmean(one for group in groups for one in group)
+
+
+def _mean_of(cell: Measured) -> float:
+    return cell.summary.mean if cell.summary else float("-inf")
+
+
+def differences_figure(store: Store) -> tuple[Figure, str]:
+    """Draw the paired accuracy differences to cross-entropy, a line per cell, and put their means into words."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    cells = help_cells(store)
+    marks = marks_for((CE, PLAIN, ANCHORED))
+    with matplotlib.rc_context(figure_style()):
+        figure = Figure(figsize=(8.0, 0.42 * len(cells) + 1.3), layout="constrained")
+        axes = figure.subplots()
+        axes.axvline(0, color=marks[CE].light, lw=1.2, label="cross-entropy")
+        for loss, title, shift in ((PLAIN, "plain GenCE", 0.16), (ANCHORED, "GenCE with an anchor of 0.1", -0.16)):
+            mark = marks[loss]
+            places = [len(cells) - 1 - row + shift for row in range(len(cells))]
+            for place, cell in zip(places, cells, strict=True):
+                seeds = cell.accuracy[loss]
+                axes.scatter(seeds, [place] * len(seeds), color=mark.light, s=10, alpha=0.45, linewidths=0)
+            means = [statistics.fmean(cell.accuracy[loss]) for cell in cells]
+            axes.plot(means, places, color=mark.light, marker=mark.marker, ms=6, ls="", label=title)
+        axes.set_yticks(range(len(cells)), [cell.title for cell in reversed(cells)])
+        axes.set_xlabel("accuracy minus cross-entropy's, percentage points; dots are seeds")
+        axes.grid(axis="x")
+        axes.legend(loc="lower left", frameon=True)
+    return figure, differences_in_words(cells)
+
+
+def differences_in_words(cells: Sequence[HelpCell]) -> str:
+    """Return the means that the figure shows, one sentence per cell."""
+    return " ".join(
+        f"{cell.title}: plain {statistics.fmean(cell.accuracy[PLAIN]):+.1f}, "
+        f"anchored {statistics.fmean(cell.accuracy[ANCHORED]):+.1f}."
+        for cell in cells
+    )
