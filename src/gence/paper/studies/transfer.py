@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from gence.lab.report import Cell, Row, Table
+from gence.lab.report import Cell, Row, Table, markdown_table
 from gence.lab.store import Store
 from gence.metrics import holm, wilcoxon_signed_rank
 from gence.paper.exhibit_registry import Apart, Asked, Entry, View
@@ -133,6 +133,36 @@ def winners_view(asked: Asked) -> View:
     return table, [HOW]
 
 
+def summary(store: Store) -> str:
+    """Every line's mean difference from cross-entropy in each regime that has cells, metric by metric, as Markdown."""
+    cells, groups = Records.beside(store).read(), regimes()
+    parts = []
+    for metric, (title, sign, _, unit) in METRICS.items():
+        found = evidence(cells, groups, _all_lines(), metric)
+        shown = [group for group in groups if any(one == group for one, _ in found)]
+        rows = []
+        for line in _all_lines():
+            texts = []
+            for group in shown:
+                one = found.get((group, line.name))
+                number = "–" if one is None else f"{one.mean:+.3f}" if metric == "nll" else f"{one.mean:+.1f}"
+                better = one is not None and one.verdict == sign
+                texts.append(f"**{number}**" if better else f"{number} (worse)" if one and one.verdict else number)
+            if set(texts) - {"–"}:
+                rows.append([line.title, *texts])
+        counted = [f"{group} ({max(found[key].settings for key in found if key[0] == group)})" for group in shown]
+        if rows:
+            parts += [f"{title}, {unit}:", markdown_table(["Loss", *counted], rows, "l" + "r" * len(shown))]
+    if not parts:
+        return "Nothing is measured yet."
+    note = (
+        "Mean difference from cross-entropy over pairs that share a setting and a seed; in brackets above, the number "
+        "of settings. Bold: significantly better (signed-rank test, p < 0.05 after Holm's correction over the table); "
+        "(worse): significantly worse; –: not measured."
+    )
+    return "\n\n".join([*parts, note])
+
+
 def _all_lines() -> list[Line]:
     found = {line.name: line for part in PARTS.values() for line in part.all_lines if not line.reference}
     return list(found.values())
@@ -172,10 +202,11 @@ def part_view(asked: Asked, part: str, metric: str = "accuracy") -> View:
 
 
 HOW = (
-    "Every loss has the same 16 trials of learning rate and weight decay, by cross-validation on the labels of a draw "
-    "of their own, chosen by accuracy; its own parameters stay at their defaults. Five fresh draws of labels are then "
-    "trained with what was chosen, and judged on the whole test set. With one label per class the choice is that of "
-    "two labels per class. The image encoder has seen ImageNet, and so the classes of Mini-ImageNet."
+    "Every loss has the same 16 trials of learning rate and weight decay, by cross-validation on a draw of labels of "
+    "its own, chosen by accuracy; own parameters stay at their defaults. Five fresh draws of labels are then trained "
+    "with what was chosen, each with a tuning draw of its own below 500 labels and one for all five from there on, and "
+    "judged on the whole test set. With one label per class the choice is that of two. The encoder of images has seen "
+    "ImageNet, and so the classes of Mini-ImageNet."
 )
 
 
@@ -190,6 +221,7 @@ ENTRIES = (
         heading="Frozen pretrained features: where a loss is better than cross-entropy",
         view=winners_view,
         options=(),
+        blocks={"transfer_summary": summary},
         apart=Apart(run=_run, list=_list),
     ),
     *(

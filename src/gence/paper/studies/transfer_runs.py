@@ -46,7 +46,7 @@ from gence.paper.studies.transfer_grid import SEEDS, SOURCES, Line, Part, Record
 TUNING_SEED = 1000
 """Seed s is trained with what was chosen on the labels that the seed 1000 + s draws; no final run has such labels."""
 
-_ENOUGH = 1000  # rows from which one draw of labels to tune on serves all seeds, in two folds
+_ENOUGH = 500  # rows from which one draw of labels to tune on serves all seeds, in two folds
 
 _OUTSIDE = 10_000  # images of an out-of-distribution set: of more about half as many are taken, evenly spaced
 _IMAGE_SIZE = {"sign-digits": 100}  # its photographs are of several sizes
