@@ -9,7 +9,14 @@ from gence.lab.data import DataError
 from gence.lab.features.heads.problem import HEAD_RECIPE, HeadProblem, HeadRun
 from gence.lab.features.heads.references import REFERENCES, affordable_references, fit_references
 from gence.lab.features.heads.training import train_heads
-from gence.lab.features.heads.tuning import cross_fit_heads, points, stratified_folds, tune_heads
+from gence.lab.features.heads.tuning import (
+    Trial,
+    choose_trial,
+    cross_fit_heads,
+    points,
+    stratified_folds,
+    tune_heads,
+)
 from gence.lab.spec import LossSpec
 from tests.lab.features.test_heads import problem
 
@@ -119,3 +126,12 @@ def test_beyond_many_rows_one_fold_is_held_out_and_a_single_row_is_not() -> None
     found = cross_fit_heads([lonely, rows], runs, folds=2)
     assert found[0] is None
     assert found[1] is not None
+
+
+def test_among_trials_that_few_rows_cannot_order_the_lowest_nll_wins() -> None:
+    accuracies = ((0.78, 2.0), (0.77, 0.9), (0.70, 0.5), (0.9, float("inf")))
+    trials = [Trial(1.0, 0.0, accuracy, nll) for accuracy, nll in accuracies]
+    assert choose_trial(trials, 400) is trials[1]
+    assert choose_trial(trials, 400, errors=0) is trials[0]
+    assert choose_trial(trials, 400, errors=10) is trials[2]
+    assert choose_trial(trials, 10**6) is trials[0]

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         Trial,
         Tuned,
         affordable_references,
+        choose_trial,
         cross_fit_heads,
         fit_references,
         logits_of,

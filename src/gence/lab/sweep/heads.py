@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -34,7 +35,8 @@ def tune_frozen(
 ) -> TuneReport:
     """Choose learning rate and weight decay of every loss by cross-validation on training labels alone.
 
-    Every loss gets the same points; the labels are those that the seed `seed` draws, which no final run may use.
+    Every loss gets the same points, of which `choose_trial` takes one; the labels are those that the seed `seed` draws,
+    which no final run may use.
 
     Args:
         base: the run to tune; its loss, rate, weight decay and seed are replaced.
@@ -45,7 +47,7 @@ def tune_frozen(
         seed: of the labels, the folds and the trials' heads.
         progress: called with the number of heads that are trained, and of all heads.
     """
-    from gence.lab.features import EncoderModel, tune_heads
+    from gence.lab.features import EncoderModel, Trial, choose_trial, tune_heads
 
     for loss in losses:
         if TUNE in loss.params.values():
@@ -56,9 +58,9 @@ def tune_frozen(
         if kept is not None:
             found[loss] = kept
     missing = [loss for loss in losses if loss not in found]
+    problem, folds = _tuning_rows(data, base.replace(seed=seed))
     if missing:
         model = EncoderModel.parse(base.model)
-        problem, folds = _tuning_rows(data, base.replace(seed=seed))
         tuned = tune_heads(
             problem, missing, folds=folds, recipe=base.recipe, head=model.head, trials=trials,
             full_batch=base.recipe.optimizer == "lbfgs", seed=seed, classes=data.splits.train.classes,
@@ -66,20 +68,25 @@ def tune_frozen(
         )  # fmt: skip
         for one in tuned:
             found[one.loss] = {
-                "best": asdict(one.best), "trials": [asdict(t) for t in one.trials], "folds": one.folds,
+                "best": _finite(asdict(choose_trial(one.trials, len(problem)))),
+                "trials": [_finite(asdict(trial)) for trial in one.trials], "folds": one.folds,
                 "of": {**_setting(base), "loss": str(one.loss)},
             }  # fmt: skip
             place = _place(store, "heads", base.replace(loss=one.loss, seed=seed), data, {"trials": trials})
             _write(place, found[one.loss])
+    chosen = {
+        loss: choose_trial([Trial(**_numbers(trial)) for trial in found[loss]["trials"]], len(problem))
+        for loss in losses
+    }
     best = tuple(
         TunedLoss(
             asked=loss,
             changes={
                 "loss": loss,
-                "recipe.lr": found[loss]["best"]["lr"],
-                "recipe.weight_decay": found[loss]["best"]["weight_decay"],
+                "recipe.lr": chosen[loss].lr,
+                "recipe.weight_decay": chosen[loss].weight_decay,
             },
-            value=found[loss]["best"]["accuracy"],
+            value=chosen[loss].accuracy,
             trials=trials,
             pruned=0,
             budget=trials,
@@ -87,6 +94,15 @@ def tune_frozen(
         for loss in losses
     )
     return TuneReport(base=base, seeds=(seed,), best=best, trials=trials, complete=True)
+
+
+def _finite(trial: dict[str, Any]) -> dict[str, Any]:
+    """A trial for JSON, which has no infinity: the NLL of one that diverged is null."""
+    return {name: value if math.isfinite(value) else None for name, value in trial.items()}
+
+
+def _numbers(trial: dict[str, Any]) -> dict[str, float]:
+    return {name: math.inf if value is None else value for name, value in trial.items()}
 
 
 _TUNING_ROWS = 10_000

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         HeldOut,
         Trial,
         Tuned,
+        choose_trial,
         cross_fit_heads,
         stratified_folds,
         tune_heads,
