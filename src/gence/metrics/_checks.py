@@ -12,12 +12,25 @@ from torch import Tensor
 _ROW_SUM_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
 
+_BLOCK = 1 << 22  # numbers taken to float64 at a time, where rows can be looked at block by block
+
+
 def as_logits(logits: Tensor, name: str = "logits") -> Tensor:
     """Check logits of shape (n, K) and return them, detached, in float64.
 
     A single logit may be -inf (a class that is ruled out); NaN, +inf and rows of -inf alone are refused.
     """
-    values = _as_matrix(logits, name)
+    return checked_logits(logits, name).double()
+
+
+def blocks(values: Tensor) -> tuple[Tensor, ...]:
+    """Checked (n, K) values as blocks of rows: of 10,000 classes, all in float64 would take gigabytes."""
+    return torch.split(values, max(1, _BLOCK // values.shape[1]))
+
+
+def checked_logits(logits: Tensor, name: str = "logits") -> Tensor:
+    """Check logits as `as_logits` does and return them, detached, in their own type."""
+    values = _checked_matrix(logits, name)
     top = values.amax(dim=1)  # (n,); NaN if the row holds one
     bad = ~top.isfinite()
     if bool(bad.any()):
@@ -116,6 +129,10 @@ def check_bins(bins: int) -> int:
 
 
 def _as_matrix(values: Tensor, name: str) -> Tensor:
+    return _checked_matrix(values, name).double()
+
+
+def _checked_matrix(values: Tensor, name: str) -> Tensor:
     _require_tensor(values, name)
     if not values.is_floating_point():
         raise TypeError(f"{name}: dtype {values.dtype} was given, a floating point type expected.")
@@ -124,7 +141,7 @@ def _as_matrix(values: Tensor, name: str) -> Tensor:
             f"{name}: shape {tuple(values.shape)} was given, (n, K) with n >= 1 rows and K >= 1 classes expected. "
             f"Flatten dense predictions to rows first."
         )
-    return values.detach().double()
+    return values.detach()
 
 
 def _require_tensor(value: object, name: str) -> None:

@@ -17,7 +17,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from gence.metrics._checks import as_probs, as_target, check_bins
+from gence.metrics._checks import as_correct, as_probs, as_scores, as_target, check_bins
 from gence.metrics.classification import residual_of
 
 
@@ -74,6 +74,23 @@ def reliability_bins(probs: Tensor, target: Tensor, bins: int = 15) -> Reliabili
     """
     confidence, correct = _top_label(probs, target)
     return bins_of(confidence, correct, check_bins(bins))
+
+
+def confidence_bins(confidence: Tensor, correct: Tensor, bins: int = 15) -> ReliabilityBins:
+    """`reliability_bins` where confidences are at hand, and the probabilities of all classes are not.
+
+    Args:
+        confidence: (n,), between 0 and 1.
+        correct: (n,) bool, whether the prediction is right.
+        bins: how many bins between 0 and 1.
+
+    Example:
+        >>> import torch
+        >>> confidence_bins(torch.tensor([0.9, 1.0]), torch.tensor([True, False]), bins=2).count.tolist()
+        [0, 2]
+    """
+    values = as_scores(confidence, "confidence")
+    return bins_of(values.clamp(max=1.0), as_correct(correct, values), check_bins(bins))
 
 
 def expected_calibration_error(probs: Tensor, target: Tensor, bins: int = 15) -> Tensor:
@@ -245,13 +262,26 @@ def ks_error_of(confidence: Tensor, correct: Tensor) -> Tensor:
 
 def classwise_error_of(probs: Tensor, labels: Tensor, bins: int) -> Tensor:
     """Mean over the classes of their ECE: mean_k (1/n) sum_m |sum of (1[y = k] - p_k) over the rows in bin m|."""
-    n = len(labels)
-    index = torch.searchsorted(_edges(bins, probs.device)[1:-1], probs.contiguous())  # (n, K)
-    error = residual_of(probs, labels)  # (n, K)
-    total = probs.new_zeros(probs.shape[1])  # (K,)
-    for m in range(bins):  # one bin at a time, so that nothing of size n K bins is needed
-        total += (error * (index == m)).sum(dim=0).abs()
-    return total.mean() / n
+    return classwise_sums_of(probs, residual_of(probs, labels), bins).abs().sum(dim=0).mean() / len(labels)
+
+
+def classwise_sums_of(probs: Tensor, error: Tensor, bins: int) -> Tensor:
+    """The sums of p_k - 1[y = k] over the rows whose p_k is in a bin (bins, K), to be added over blocks of rows.
+
+    Few of many probabilities lie beyond the first bin (at most `bins` of a row), so those are summed one by one.
+    """
+    inner = _edges(bins, probs.device)[1:-1]
+    if probs.device.type != "cpu":  # where adding one by one has no order
+        index = torch.searchsorted(inner, probs.contiguous())  # (n, K)
+        return torch.stack([(error * (index == m)).sum(dim=0) for m in range(bins)])
+    sums = probs.new_zeros(bins, probs.shape[1])
+    if bins == 1:
+        return error.sum(dim=0, keepdim=True)
+    beyond = probs > inner[0]  # (n, K)
+    sums[0] = error.masked_fill(beyond, 0.0).sum(dim=0)
+    place = torch.searchsorted(inner, probs[beyond]) * probs.shape[1] + beyond.nonzero()[:, 1]
+    sums.view(-1).index_add_(0, place, error[beyond])
+    return sums
 
 
 def _top_label(probs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:

@@ -20,7 +20,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gence.metrics._checks import as_class_scores, as_correct, as_labels, as_logits, as_probs, as_scores, as_target
+from gence.metrics._checks import (
+    as_class_scores,
+    as_correct,
+    as_labels,
+    as_logits,
+    as_probs,
+    as_scores,
+    as_target,
+    blocks,
+    checked_logits,
+)
 
 
 def top1_accuracy(scores: Tensor, target: Tensor) -> Tensor:
@@ -69,7 +79,7 @@ def per_class_accuracy(scores: Tensor, target: Tensor) -> Tensor:
         >>> per_class_accuracy(torch.tensor([[2.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 0])).tolist()
         [0.5, nan]
     """
-    return recall_of(confusion_matrix(scores, target))
+    return _recall(scores, target)
 
 
 def balanced_accuracy(scores: Tensor, target: Tensor) -> Tensor:
@@ -85,7 +95,7 @@ def balanced_accuracy(scores: Tensor, target: Tensor) -> Tensor:
         >>> round(balanced_accuracy(scores, torch.tensor([0, 0, 1])).item(), 3)  # ... none of class 1
         0.5
     """
-    return recall_of(confusion_matrix(scores, target)).nanmean()
+    return _recall(scores, target).nanmean()
 
 
 def negative_log_likelihood(logits: Tensor, target: Tensor) -> Tensor:
@@ -132,9 +142,16 @@ def confusion_of(predicted: Tensor, labels: Tensor, classes: int) -> Tensor:
     return torch.bincount(labels * classes + predicted, minlength=classes * classes).reshape(classes, classes)
 
 
-def recall_of(confusion: Tensor) -> Tensor:
-    """Diagonal over row sums; 0/0 is NaN on purpose."""
-    return confusion.diagonal().double() / confusion.sum(dim=1)
+def recall_of(predicted: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """Rows that are right over rows of the class (K,), without their (K, K) counts; 0/0 is NaN on purpose."""
+    right = torch.where(predicted == labels, labels, classes)  # no class for those that are wrong
+    hits = torch.bincount(right, minlength=classes + 1)[:classes]
+    return hits.double() / torch.bincount(labels, minlength=classes)
+
+
+def _recall(scores: Tensor, target: Tensor) -> Tensor:
+    values = checked_logits(scores, "scores")
+    return recall_of(values.argmax(dim=1), as_target(target, values), values.shape[1])
 
 
 def nll_of(log_probs: Tensor, labels: Tensor) -> Tensor:
@@ -182,7 +199,8 @@ def predicted_marginal(logits: Tensor) -> Tensor:
         >>> predicted_marginal(torch.tensor([[0.0, 0.0], [99.0, 0.0]])).tolist()
         [0.75, 0.25]
     """
-    return as_logits(logits).softmax(dim=1).mean(dim=0)
+    values = checked_logits(logits)
+    return torch.stack([block.double().softmax(dim=1).sum(dim=0) for block in blocks(values)]).sum(dim=0) / len(values)
 
 
 def marginal_divergence(logits: Tensor, prior: Tensor) -> Tensor:
@@ -200,13 +218,14 @@ def marginal_divergence(logits: Tensor, prior: Tensor) -> Tensor:
         >>> marginal_divergence(torch.zeros(5, 2), torch.tensor([0.5, 0.5])).item()
         0.0
     """
-    values = as_logits(logits)
+    values = checked_logits(logits)
     classes = values.shape[1]
     if not isinstance(prior, Tensor) or prior.shape != (classes,):
         seen = tuple(prior.shape) if isinstance(prior, Tensor) else type(prior).__name__
         raise ValueError(f"prior: {seen} was given, a tensor of shape ({classes},) expected: one share for each class.")
     shares = as_probs(prior[None], "prior")[0].to(values.device)
-    log_marginal = values.log_softmax(dim=1).logsumexp(dim=0) - math.log(len(values))  # (K,)
+    sums = torch.stack([block.double().log_softmax(dim=1).logsumexp(dim=0) for block in blocks(values)])
+    log_marginal = sums.logsumexp(dim=0) - math.log(len(values))  # (K,)
     # xlogy gives 0 log 0 = 0, and the where does the same for a class of prior 0 that is ruled out everywhere.
     cross = torch.where(shares > 0, shares * log_marginal, 0.0)
     return (torch.xlogy(shares, shares) - cross).sum().clamp(min=0.0)  # KL >= 0; rounding may leave -1e-17

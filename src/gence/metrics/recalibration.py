@@ -8,12 +8,13 @@ changes the second part alone.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gence.metrics._checks import as_logits, as_target
+from gence.metrics._checks import as_target, blocks, checked_logits
 from gence.metrics.classification import brier_of, nll_of
 
 _WIDEST = 10.0  # |log| of a temperature, in units of the logits' own spread
@@ -56,7 +57,7 @@ def best_temperature(logits: Tensor, target: Tensor) -> float:
         >>> 0 < best_temperature(torch.tensor([[9.0, 0.0], [0.0, 9.0]]), torch.tensor([0, 1])) < 100
         True
     """
-    values = as_logits(logits)
+    values = checked_logits(logits)
     return temperature_of(values, as_target(target, values))
 
 
@@ -73,7 +74,7 @@ def score_parts(logits: Tensor, target: Tensor) -> ScoreParts:
         >>> parts.nll_calibration < 0.1 < parts.nll_refinement
         True
     """
-    values = as_logits(logits)
+    values = checked_logits(logits)
     labels = as_target(target, values)
     return ScoreParts(*torch.stack(parts_of(values, labels)).tolist())
 
@@ -82,10 +83,15 @@ def score_parts(logits: Tensor, target: Tensor) -> ScoreParts:
 
 
 def parts_of(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The four parts, in the order of `ScoreParts`."""
-    raw, scaled = logits.log_softmax(1), (logits / temperature_of(logits, labels)).log_softmax(1)
-    nll, brier = nll_of(raw, labels), brier_of(raw.exp(), labels)
-    best_nll, best_brier = nll_of(scaled, labels), brier_of(scaled.exp(), labels)
+    """The four parts, in the order of `ScoreParts`, of logits in any type: a block of rows is in float64 at a time."""
+    temperature = temperature_of(logits, labels)
+    parts: list[Tensor] = []
+    for block, own in _with_labels(logits, labels):
+        values = block.double()
+        raw, scaled = values.log_softmax(1), (values / temperature).log_softmax(1)
+        means = [nll_of(raw, own), brier_of(raw.exp(), own), nll_of(scaled, own), brier_of(scaled.exp(), own)]
+        parts.append(torch.stack(means) * (len(own) / len(labels)))
+    nll, brier, best_nll, best_brier = torch.stack(parts).sum(0)
     if bool(best_nll > nll):  # all rows right: the rule of succession keeps it from being the smallest
         best_nll, best_brier = nll, brier
     return nll - best_nll, best_nll, brier - best_brier, best_brier
@@ -94,29 +100,44 @@ def parts_of(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Te
 def temperature_of(logits: Tensor, labels: Tensor) -> float:
     """The best temperature: Newton's steps on the derivative in 1 / T, kept inside a bracket that shrinks."""
     n, K = logits.shape
-    spare = logits.isfinite().all(1)  # a row that rules a class out says nothing about how spread out logits are
-    centred = logits[spare] - logits[spare].mean(1, keepdim=True)
-    unit = float(centred.square().mean().sqrt()) if len(centred) else 1.0
+    unit = _spread(logits)
     if K == 1 or not unit > 0:
         return 1.0
-    z = (logits - logits.amax(1, keepdim=True)) / unit  # (n, K), at most 0
-    own = z.gather(1, labels[:, None]).squeeze(1)
-    if not bool(own.isfinite().all()):  # a class that was ruled out came: no temperature makes that finite
+
+    def known(block: Tensor, own: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits at most 0, the same with 0 where a class is ruled out (0 * -inf would be NaN), and the target's."""
+        values = block.double()
+        z = (values - values.amax(1, keepdim=True)) / unit  # (rows, K)
+        return z, z.where(z.isfinite(), 0.0), z.gather(1, own[:, None]).squeeze(1)
+
+    pieces = _with_labels(logits, labels)
+    kept = [known(*pieces[0])] if len(pieces) == 1 else None  # of few numbers they are made once
+
+    def rows() -> Iterable[tuple[Tensor, Tensor, Tensor]]:
+        return (known(*piece) for piece in pieces) if kept is None else kept
+
+    target, everything = 0.0, 0.0
+    for _, finite, own in rows():
+        target, everything = target + float(own.sum()), everything + float(finite.sum())
+    if not math.isfinite(target):  # a class that was ruled out came: no temperature makes that finite
         return unit * math.exp(_WIDEST)
-    known = z.where(z.isfinite(), 0.0)  # its probability is 0, and 0 * -inf would be NaN
-    wanted = float(own.mean())
+    wanted = target / n
     if wanted == 0:
         missed = 1 / (n + 2)
-        wanted = missed * float(known.sum(1).mean()) / (K - 1)  # mean logit of the other classes; the target's is 0
+        wanted = missed * everything / n / (K - 1)  # mean logit of the other classes; the target's is 0
 
     def slope(sharpness: float) -> tuple[float, float]:
         """Derivative of the mean NLL in 1 / T, and its own derivative."""
-        p = (sharpness * z).softmax(1)
-        mean = (p * known).sum(1)
-        return float(mean.mean()) - wanted, float((p * (known - mean[:, None]).square()).sum(1).mean())
+        first, second = 0.0, 0.0
+        for z, finite, _ in rows():
+            p = (sharpness * z).softmax(1)
+            mean = (p * finite).sum(1)
+            first += float(mean.sum())
+            second += float((p * (finite - mean[:, None]).square()).sum())
+        return first / n - wanted, second / n
 
     low, high = math.exp(-_WIDEST), math.exp(_WIDEST)
-    if float(known.mean()) >= wanted:  # the slope at 1 / T = 0: worse than saying nothing
+    if everything / (n * K) >= wanted:  # the slope at 1 / T = 0: worse than saying nothing
         return unit / low
     at = 1.0
     for _ in range(_STEPS):
@@ -127,3 +148,19 @@ def temperature_of(logits: Tensor, labels: Tensor) -> float:
         if abs(before - at) <= 1e-5 * at:  # Newton squares what is left
             break
     return unit / at
+
+
+def _spread(logits: Tensor) -> float:
+    """Root mean square distance of logits from their row's mean; a row that rules a class out says nothing of it."""
+    total, count = 0.0, 0
+    for block in blocks(logits):
+        values = block.double()
+        values = values[values.isfinite().all(1)]
+        total += float((values - values.mean(1, keepdim=True)).square().sum())
+        count += values.numel()
+    return math.sqrt(total / count) if count else 1.0
+
+
+def _with_labels(logits: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:
+    found = blocks(logits)
+    return list(zip(found, torch.split(labels, len(found[0])), strict=True))

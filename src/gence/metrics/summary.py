@@ -7,15 +7,15 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from gence.metrics._checks import as_logits, as_target, check_bins
+from gence.metrics._checks import as_logits, as_target, blocks, check_bins, checked_logits
 from gence.metrics.calibration import (
     adaptive_error_of,
     bins_of,
-    classwise_error_of,
+    classwise_sums_of,
     debiased_error_of,
     ks_error_of,
 )
-from gence.metrics.classification import brier_of, confusion_of, curve_of, nll_of, recall_of
+from gence.metrics.classification import curve_of, recall_of, residual_of
 from gence.metrics.ood import aupr_in, aupr_out, auroc, fpr_at_tpr, negative_energy, negative_entropy_of
 
 
@@ -37,23 +37,30 @@ def classification_metrics(logits: Tensor, target: Tensor, bins: int = 15) -> di
         (0.5, 0.5, 1.0)
     """
     check_bins(bins)
-    values = as_logits(logits)
-    labels = as_target(target, values)
-    log_probs = values.log_softmax(dim=1)
-    probs = values.softmax(dim=1)  # (n, K)
+    checked = checked_logits(logits)
+    labels = as_target(target, checked)
     # The class comes from the logits: softmax rounds tiny differences away.
-    predicted, confidence = values.argmax(dim=1), probs.amax(dim=1)
+    predicted, (n, K) = checked.argmax(dim=1), checked.shape
+    parts, by_class = [], torch.zeros(bins, K, dtype=torch.float64, device=checked.device)
+    for block, own in zip(blocks(checked), torch.split(labels, len(blocks(checked)[0])), strict=True):
+        log_probs = block.double().log_softmax(dim=1)
+        probs = block.double().softmax(dim=1)
+        error = residual_of(probs, own)
+        by_class += classwise_sums_of(probs, error, bins)
+        surprise = -log_probs.gather(1, own[:, None])[:, 0]
+        parts.append((probs.amax(dim=1), surprise, error.square().sum(dim=1)))
+    confidence, surprise, squares = (torch.cat(part) for part in zip(*parts, strict=True))  # each (n,)
     correct = predicted == labels
     reliability = bins_of(confidence, correct, bins)
-    recall = recall_of(confusion_of(predicted, labels, values.shape[1]))
+    recall = recall_of(predicted, labels, K)
     found = {
         "accuracy": correct.double().mean(),
         "balanced_accuracy": recall.nanmean(),
-        "nll": nll_of(log_probs, labels),
-        "brier": brier_of(probs, labels),
+        "nll": surprise.mean(),
+        "brier": squares.mean(),
         "ece": reliability.expected_error,
         "adaptive_ece": adaptive_error_of(confidence, correct, bins),
-        "classwise_ece": classwise_error_of(probs, labels, bins),
+        "classwise_ece": by_class.abs().sum(dim=0).mean() / n,
         "debiased_ece": debiased_error_of(confidence, correct, bins),
         "ks": ks_error_of(confidence, correct),
         "mce": reliability.maximum_error,

@@ -23,6 +23,7 @@ from gence.lab.train.task import Problem
 from gence.losses import marginal_offset
 from gence.metrics import (
     classification_metrics,
+    confidence_bins,
     confusion_matrix,
     detection_metrics,
     fit_knn,
@@ -34,7 +35,6 @@ from gence.metrics import (
     ood_metrics,
     per_class_accuracy,
     predicted_marginal,
-    reliability_bins,
     score_histograms,
     score_parts,
 )
@@ -42,6 +42,7 @@ from gence.metrics import (
 _CHUNK = 1000
 _CHUNK_CPU = 250
 _MOST_DETECTED = 10_000
+_BLOCK = 1 << 22  # logits taken to float64 at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,12 +78,17 @@ def predict_logits(model: nn.Module, images: Tensor, mean: Tensor, std: Tensor) 
         torch.set_float32_matmul_precision("high")
     try:
         with torch.inference_mode():
-            parts = [model(normalize(chunk, mean, std)).float() for chunk in torch.split(images, size)]
+            for at in range(0, len(images), size):
+                found = model(normalize(images[at : at + size], mean, std))
+                if at == 0:  # one tensor for all, because of many classes two would be gigabytes
+                    with torch.inference_mode(False):
+                        logits = torch.empty(len(images), found.shape[1], device=found.device)
+                logits[at : at + size] = found
     finally:
         if on_gpu:
             torch.set_float32_matmul_precision(precision)
         model.train(was_training)
-    return torch.cat(parts).clone()
+    return logits
 
 
 Detected = Mapping[str, tuple[Tensor, Mapping[str, Tensor]]]
@@ -182,7 +188,8 @@ def evaluate(model: nn.Module, problem: Problem) -> Evaluation:
 def evaluate_outputs(outputs: Outputs) -> Evaluation:
     """Judge what a network says, once more after the ``marginal_offset`` of its training logits, and calibrated."""
     logits, labels, train_logits, ood = outputs.logits, outputs.labels, outputs.train_logits, outputs.ood
-    if not all(bool(values.isfinite().all()) for values in (logits, train_logits, *ood.values())):
+    ends = [end for values in (logits, train_logits, *ood.values()) for end in values.aminmax()]  # NaN is both
+    if not all(bool(end.isfinite()) for end in ends):
         accuracy = float((logits.argmax(1) == labels).double().mean())  # of what argmax makes of NaN: about chance
         return Evaluation(metrics={"accuracy": accuracy}, tables={}, predictions={}, offset=None, finite=False)
 
@@ -198,20 +205,20 @@ def evaluate_outputs(outputs: Outputs) -> Evaluation:
         metrics |= {f"offset/{name}": value for name, value in shifted.items()}
     calibrator, found = _calibrated(outputs, metrics["nll_refinement"], metrics["brier_refinement"])
     metrics |= found
-    probs = logits.double().softmax(1)
+    confidence, predicted = _top_class(logits)
     tables: dict[str, Any] = {
-        "reliability": _reliability(probs, labels),
+        "reliability": _reliability(confidence, predicted == labels),
         "marginal": _rounded(predicted_marginal(train_logits)),
         "prior": _rounded(outputs.prior),
-        "per_class_accuracy": _rounded(per_class_accuracy(probs, labels)),
+        "per_class_accuracy": _rounded(per_class_accuracy(logits, labels)),
         "ood_histograms": _histograms(logits, ood),
     }
     if calibrator is not None:
         tables["calibration"] = calibrator.summary()
-        tables["calibrated_reliability"] = _reliability(calibrator(logits.double()), labels)
+        sure, chosen = _top_class(logits, calibrator)
+        tables["calibrated_reliability"] = _reliability(sure, chosen == labels)
     if outputs.num_classes <= 20:  # K^2 numbers; beyond that they would be most of the record
-        tables["confusion"] = confusion_matrix(probs, labels).long().tolist()
-    confidence, predicted = probs.max(1)
+        tables["confusion"] = confusion_matrix(logits.double().softmax(1), labels).long().tolist()
     predictions: dict[str, np.ndarray] = {
         "index": outputs.index.numpy().astype(np.uint32),
         "label": labels.cpu().numpy().astype(np.uint16),
@@ -243,8 +250,8 @@ def _calibrated(
     return calibrator, {**sets, **{f"calibrated/{name}": value for name, value in after.items()}}
 
 
-def _reliability(probs: Tensor, labels: Tensor) -> dict[str, Any]:
-    bins = reliability_bins(probs, labels)
+def _reliability(confidence: Tensor, correct: Tensor) -> dict[str, Any]:
+    bins = confidence_bins(confidence, correct)
     return {
         "count": bins.count.long().tolist(),
         "confidence": _rounded(bins.confidence),
@@ -288,6 +295,13 @@ def score_saved(
         changed = score(change(logits), labels, {name: change(z) for name, z in ood.items()})
         found |= {f"{prefix}/{name}": value for name, value in changed.items()}
     return found
+
+
+def _top_class(logits: Tensor, calibrator: Calibrator | None = None) -> tuple[Tensor, Tensor]:
+    """The largest probability of each row in float64 (n,), and its class (n,), a block of rows at a time."""
+    probs = (lambda z: z.softmax(1)) if calibrator is None else calibrator
+    found = [probs(block.double()).max(1) for block in torch.split(logits, max(1, _BLOCK // logits.shape[1]))]
+    return torch.cat([top.values for top in found]), torch.cat([top.indices for top in found])
 
 
 def _histograms(logits: Tensor, ood: dict[str, Tensor]) -> dict[str, Any]:

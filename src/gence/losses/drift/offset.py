@@ -56,7 +56,7 @@ def marginal_offset(
     if not max_steps >= 1:
         raise ValueError(f"max_steps: expected a number of steps >= 1, got {max_steps}")
     z = flatten_logits(logits.detach())  # (n, K)
-    if not bool(z.isfinite().all()):
+    if not all(bool(end.isfinite()) for end in z.aminmax()):  # NaN is both ends then; a mask would be as large as z
         raise ValueError("logits: expected finite values, got NaN or infinity")
     K = z.shape[1]
     _checks.check_prior(prior, K)

@@ -6,6 +6,7 @@ inside a zip or a folder is ``archive.zip/file.csv``.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import os
@@ -104,8 +105,8 @@ def is_table(source: object) -> bool:
         if path.is_dir():
             names = [f"{entry.name}/" if entry.is_dir() else entry.name for entry in path.iterdir()]
         elif path.suffix.lower() == ".zip" and path.is_file():
-            with zipfile.ZipFile(path) as archive:
-                names = [name for name in archive.namelist() if name.count("/") <= 1]
+            stat = path.stat()
+            names = _upper_names(path, (stat.st_ino, stat.st_size, stat.st_mtime_ns))
     except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError):
         return False  # whoever reads it says what is wrong
     if any(name.partition("/")[0].lower() in PARTS["train"] and "/" in name for name in names):
@@ -113,6 +114,14 @@ def is_table(source: object) -> bool:
     return any(_part_of(name) == "train" for name in names) or (
         any(name.lower().endswith(SUFFIXES) for name in names) and not any("/" in name for name in names)
     )
+
+
+@functools.lru_cache(maxsize=8)
+def _upper_names(path: Path, state: tuple[int, int, int]) -> list[str]:
+    """The names in a zip down to the first folders; of many thousand files listing them takes its time."""
+    del state  # another file under the same name has another
+    with zipfile.ZipFile(path) as archive:
+        return [name for name in archive.namelist() if name.count("/") <= 1]
 
 
 def _part_of(name: str) -> str | None:
