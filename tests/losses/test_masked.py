@@ -34,7 +34,7 @@ def by_loops(z, shares, smoothing, weight, anchor):
 
 @pytest.mark.parametrize("backend", ["auto", "torch"])
 @pytest.mark.parametrize(("n", "K"), [(8, 10), (257, 6)], ids=["few", "blocks"])
-@pytest.mark.parametrize("by", [-1e4, -1e9])
+@pytest.mark.parametrize("by", [-9e3, -1e9])
 @pytest.mark.parametrize("kind", ["smoothed", "label", "probabilities", "two_hot"])
 @pytest.mark.parametrize("anchor", [0.0, 0.1])
 def test_a_class_masked_in_every_row_keeps_float64s_digits(backend, n, K, by, kind, anchor):

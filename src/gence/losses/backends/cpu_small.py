@@ -24,7 +24,7 @@ from gence.losses.targets import Rows, compute_dtype, loss_dtype
 SMALL = 1 << 16  # logits: up to here fewer operations are faster, beyond it fewer passes over memory
 MOST_ROWS = 256  # PyTorch adds over the rows one by one, in float32: more of them would round too often
 _LOWEST = -60.0  # of the first row's log-probabilities, by which log S is read off, without losing digits
-_MASKED = -1e4  # below it a logarithm has lost digits in which the rows differ
+_MASKED = -1e3  # below it float32 loses digits of a class that all rows mask
 
 _NOTHING = -(1 << 63)  # no row is ignored here, and a number that is no label keeps PyTorch from thinking otherwise
 _NO_GRADIENTS = (None,) * 6
