@@ -1,6 +1,6 @@
 """Ten thousand classes and a hundred thousand records: how long the commands take, and how much memory.
 
-    python benchmarks/bench_scale.py [--classes 10000] [--records 100000] [--repeats 3] [--output results/bench/scale.json]
+    python benchmarks/bench_scale.py [--classes 10000] [--records 100000] [--repeats 3]
 
 Every figure is a command in a process of its own, start of Python and imports included: the least of the repetitions.
 The images are 8 x 8 pixels, one of each class to train on and one to test; records are those of `bench_store.py`.
