@@ -47,6 +47,7 @@ def compare(**given: Any) -> None:
     Example: gence compare --data photos/ --n 500 --losses gence,ce,focal --ood other-photos/
     """
     from gence.lab.compare import compare as run, flags
+    from gence.lab.report import train_command
 
     # What is not given has the default of the Python call, but for the processes.
     values = {option.name: given[flag.name or option.name] for option, flag, _ in flags()}
@@ -66,6 +67,14 @@ def compare(**given: Any) -> None:
             f"Report: {result.page} ({size:.1f} MB; {result.seconds:.0f} s in all)", highlight=False, markup=False,
             soft_wrap=True,
         )  # fmt: skip
+    if result.recommended is not None:
+        command = train_command(result.recommended)
+        told = (
+            f"Saved: {result.saved}"
+            if result.saved
+            else f"To train this network and keep it:\n{command} --save best.safetensors"
+        )
+        console.print(told, highlight=False, markup=False, soft_wrap=True)
     exit_if_interrupted(result.runs.stopped)
     if result.runs.failed:
         raise typer.Exit(1)

@@ -5,6 +5,8 @@ import inspect
 import io
 import math
 import os
+import re
+import shlex
 import sys
 from collections import Counter
 from pathlib import Path
@@ -22,6 +24,7 @@ from gence.lab.compare.auto import choose_device, choose_image_size
 from gence.lab.compare.comparison import LiveTable, compare
 from gence.lab.compare.options import DEFAULT_LOSSES, CompareOptions, flags
 from gence.lab.data import DataError
+from gence.lab.report import train_command
 from gence.lab.report.page import build_report, write_report
 from gence.lab.spec.fields import SpecError
 from gence.lab.spec.recipe import RECIPES
@@ -31,6 +34,7 @@ from gence.lab.store.files import StoreError
 from gence.lab.store.record import RunResult
 from gence.lab.store.store import Store
 from gence.lab.sweep.run import GridProgress
+from gence.lab.train import load_model
 from tests.lab.small_runs import planned
 
 
@@ -449,3 +453,53 @@ def test_a_store_with_runs_of_different_images_says_so(compared, tmp_path):
     assert "the test images differ" in concern
     shown = CliRunner().invoke(create_app(), ["show", str(tmp_path / "mixed")], env={"COLUMNS": "200"})
     assert "used different images: the test images" in shown.output
+
+
+@pytest.mark.usefixtures("_undrawn")
+def test_several_numbers_of_labels_are_one_report_and_the_best_is_kept(tmp_path):
+    options = {"model": "mlp", "epochs": 2, "losses": "gence,ce", "seeds": 2, "console": quiet(), "files": False}
+    found = compare("digits", n="50, 105", out=tmp_path / "out", save_best=tmp_path / "best", **options)
+    assert found.complete
+    assert len(found.runs.done) == 8
+    assert [chapter.setting.frame["subset.n"].iloc[0] for chapter in found.report.chapters] == [50, 100]
+    assert found.recommended.subset.n == 100
+    saved = load_model(found.saved, "cpu")
+    assert (found.saved.name, saved.spec) == ("best.safetensors", found.recommended)
+    stopped = compare("digits", n=[50, 100, 150], out=tmp_path / "out", time_limit=1e-9, **options)
+    assert (len(stopped.runs.skipped), len(stopped.runs.left), stopped.runs.stopped) == (8, 4, "time limit")
+
+
+def test_the_command_that_repeats_a_run_has_its_key(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = compare(
+        "digits", n=20, model="mlp", epochs=1, losses="gence(anchor=0.1)", seeds=1, files=False, console=quiet()
+    )
+    words = shlex.split(train_command(found.recommended))[1:]
+    told = CliRunner().invoke(create_app(), [*words, "--store", "gence-report/store"], catch_exceptions=False)
+    assert f"{found.recommended.key} is in gence-report/store already" in told.output
+
+
+def own_network(num_classes, in_channels):
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(in_channels, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(144, num_classes)
+    )
+
+
+def with_softmax(num_classes):
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, num_classes), torch.nn.Softmax(1))
+
+
+@pytest.mark.usefixtures("_undrawn")
+def test_networks_of_ones_own(tmp_path):
+    options = {"epochs": 1, "losses": "ce", "seeds": 1, "out": tmp_path / "out", "console": quiet(), "files": False}
+    found = compare("digits", n=20, model=own_network, save_best=tmp_path, **options)
+    assert re.fullmatch(rf"own:{__name__}:own_network#[0-9a-f]{{8}}", found.recommended.model)
+    assert load_model(found.saved, "cpu").spec == found.recommended
+    for model, message in [
+        (with_softmax, "does not come from an nn.Linear with 10 outputs"),
+        (lambda: None, "a function at the top level of a module"),
+        ("own:no_such_module:make", "cannot import no_such_module"),
+        ("own:tests:make", "the module tests has no make"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            compare("digits", n=20, model=model, **options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,6 +22,7 @@ from gence.lab.report import (
     loss_title,
     make_folder,
     notebook_html,
+    recommended_loss,
     write_report,
 )
 from gence.lab.spec import RunSpec
@@ -39,7 +41,7 @@ from gence.lab.sweep import (
     tune,
     tune_frozen,
 )
-from gence.lab.train import FeatureData, embed_data, pixel_data
+from gence.lab.train import FeatureData, embed_data, pixel_data, train_cohort
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,6 +58,9 @@ class CompareResult:
         runs: what was done and what is left.
         seconds: for the whole of it, report included.
         tuning: how far tuning came, where it is not complete; else None.
+        recommended: the first seed's run of the loss that the report recommends; with several numbers of labels, with
+            the most. None where none is.
+        saved: the file with its network, where that was asked for.
     """
 
     report: Report | None
@@ -63,6 +68,8 @@ class CompareResult:
     runs: RunReport
     seconds: float
     tuning: str | None = None
+    recommended: RunSpec | None = None
+    saved: Path | None = None
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -119,9 +126,12 @@ def compare(data: Source = "digits", *, console: Console | None = None, **option
     if recorded:
         report = build_report(store, keys=recorded, concerns=_concerns(parts), cache_dir=asked.cache_dir)
         page = write_report(report, out, files=asked.files)
+    recommended = None if report is None else _recommended(report, store)
     return CompareResult(
         report=report,
         page=page,
+        recommended=recommended,
+        saved=None if recommended is None else _saved(recommended, asked, parts[0].plan.device),
         runs=joined_reports([part.runs for part in parts]),
         seconds=time.monotonic() - started,
         tuning=next((part.final.tuning for part in parts if part.final.tuning is not None), None),
@@ -167,6 +177,25 @@ def _compare_once(
             seen = pixel_data(plan.base, asked.cache_dir) if features is None else features
             fit_and_keep_references(plan.base, plan.seeds, store, seen)
     return _Part(plan=plan, final=final, runs=runs, recorded=final.recorded(store))
+
+
+def _recommended(report: Report, store: Store) -> RunSpec | None:
+    """The run to repeat: of the setting with the most labels, the recommended loss with the first seed."""
+    most = max(report.chapters, key=lambda chapter: chapter.setting.frame["subset.n"].fillna(math.inf).max())
+    frame = most.setting.frame
+    loss = recommended_loss(frame)
+    if loss is None:
+        return None
+    return store.read(frame[frame["loss"] == loss].sort_values("seed")["key"].iloc[0]).spec
+
+
+def _saved(spec: RunSpec, asked: CompareOptions, device: str) -> Path | None:
+    """Train a run once more and keep its network: runs that the store had before have none to be kept."""
+    if asked.save_best is None:
+        return None
+    folder = make_folder(asked.save_best)
+    train_cohort([spec], device=device, cache_dir=asked.cache_dir, models_dir=folder)
+    return (folder / f"{spec.key}.safetensors").replace(folder / "best.safetensors")
 
 
 def _concerns(parts: Sequence[_Part]) -> tuple[str, ...]:

@@ -81,8 +81,8 @@ class CompareOptions:
         losses: names, with parameters where needed: "gence(anchor=0.1)"; a list, or a text with commas between them;
             "paper", "calibration", "imbalance" and "all" stand for several.
         seeds: how many, or which.
-        model: a name of `gence.lab.models`, HEAD@ENCODER for a pretrained encoder ("linear@efficientnet_lite0"), or
-            "auto".
+        model: a name of `gence.lab.models`, HEAD@ENCODER for a pretrained encoder ("linear@efficientnet_lite0"), a
+            function of your own that returns an nn.Module (see `gence.lab.models.model_name`), or "auto".
         ood: data sets or folders of out-of-distribution images, or tables with the training columns; one, or a list.
         recipe: a recipe or its name, or "auto".
         epochs: overrides the recipe's.
@@ -100,6 +100,8 @@ class CompareOptions:
         workers: processes on a CPU; with more than one, a script needs `if __name__ == "__main__":`.
         time_limit: stop training after this many seconds; the report then shows what there is.
         log: "tensorboard" to write curves to the folder "tensorboard" inside `out` while training.
+        save_best: folder in which the network of the recommended loss is saved as best.safetensors: the run with the
+            first seed, trained once more.
         files: also write every figure and table as a file.
         cache_dir: where data sets are cached.
     """
@@ -142,12 +144,13 @@ class CompareOptions:
         ),
     )
     seeds: int | Sequence[int] = field(default=5, metadata=_shown(int, "Train this many seeds.", least=1))
-    model: str = field(
+    model: Any = field(
         default=AUTO,
         metadata=_shown(
             str,
-            "Network, or HEAD@ENCODER as linear@efficientnet_lite0. auto: a linear head on that encoder, if the extra "
-            "pretrained is installed and images are over 16 px, else small_cnn (resnet18 on a GPU).",
+            "Network, own:MODULE:FUNCTION, or HEAD@ENCODER as linear@efficientnet_lite0. auto: a linear head on that "
+            "encoder, if the extra pretrained is installed and images are over 16 px, else small_cnn (resnet18 on a "
+            "GPU).",
         ),
     )
     ood: Source | Sequence[Source] = field(
@@ -207,12 +210,20 @@ class CompareOptions:
         default=None, metadata=_shown(float | None, "Stop training after this many seconds.")
     )
     log: str | None = field(default=None, metadata=_shown(str | None, "Write curves while training: tensorboard."))
+    save_best: str | os.PathLike[str] | None = field(
+        default=None,
+        metadata=_shown(Path | None, "Save the network of the recommended loss in this folder.", default=None),
+    )
     files: bool = True
     cache_dir: Path | None = None
 
     def __post_init__(self) -> None:
         from gence.lab.sweep import check_time_limit  # here, because a page of help needs none of it
 
+        if not isinstance(self.model, str) or self.model.startswith("own:"):
+            from gence.lab.models import named_model  # here, because it imports torch
+
+            object.__setattr__(self, "model", named_model(self.model))
         if self.log is not None:
             check_choice("log", self.log, LOGS)
         check_time_limit(self.time_limit)
@@ -220,7 +231,7 @@ class CompareOptions:
             raise SpecError(f"workers is {self.workers}; expected at least 1")
         self.label_counts()
         check_choice("tune_encoder", self.tune_encoder, TUNED_PARTS)
-        if self.weights is not None and "@" not in self.model:
+        if self.weights is not None and "@" not in str(self.model):
             raise SpecError("weights needs the encoder they belong to: model='linear@timm:NAME'")
         self._check_tuned()
         self._check_packages()

@@ -244,7 +244,7 @@ def _tunable(trials: int, counts: Sequence[int], options: CompareOptions) -> int
 def _with_weights(options: CompareOptions) -> str:
     """The model that was asked for, with the digits of its weights where they come from a file."""
     if options.weights is None:
-        return options.model
+        return str(options.model)
     model = EncoderModel.parse(options.model)
     return str(replace(model, weights=remember_weights(model.encoder, Path(options.weights), options.cache_dir)))
 

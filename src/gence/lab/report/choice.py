@@ -119,6 +119,18 @@ def recommendation(frame: pd.DataFrame) -> str:
     return f"{why} {_probabilities(probabilities, loss)}" if probabilities is not None else why
 
 
+def recommended_loss(frame: pd.DataFrame) -> str | None:
+    """Return the loss that `recommendation` names, or None where it names none.
+
+    Args:
+        frame: rows of one setting.
+    """
+    accuracy = next((choice for choice in choose(frame) if choice.aim == "accuracy"), None)
+    if accuracy is None:
+        return None
+    return accuracy.best.loss if accuracy.seeds < 2 else _loss_to_use(accuracy, is_frozen(frame))[0]
+
+
 def next_step(frame: pd.DataFrame, *, behind: bool = False, tuned: bool = False) -> str:
     """Return what to try next, at most two things, in a sentence.
 

@@ -161,7 +161,7 @@ def settings(frame: pd.DataFrame) -> list[Setting]:
         return []
     fixed = [c for c in frame.columns if c in _WHERE or c.startswith("subset.") or _shared_recipe_field(c)]
     found = [part for _, rows in frame.groupby(fixed, dropna=False, sort=False) for part in _comparable(rows)]
-    found.sort(key=lambda part: len(part[0]), reverse=True)
+    found.sort(key=lambda part: (-len(part[0]), _labels_of(part[0])))
     # What each loss was given by tuning differs inside a setting, so it cannot name one.
     alike = [[c for c in (*fixed, *PER_RUN) if rows[c].nunique(dropna=False) == 1] for rows, _ in found]
     words: dict[str, set[str]] = {}
@@ -172,6 +172,12 @@ def settings(frame: pd.DataFrame) -> list[Setting]:
         Setting(_title(rows, [c for c in columns if len(words[c]) > 1]) + note, rows.reset_index(drop=True))
         for (rows, note), columns in zip(found, alike, strict=True)
     ]
+
+
+def _labels_of(rows: pd.DataFrame) -> float:
+    """The number of labels of a setting, infinite for all."""
+    n = rows["subset.n"].iloc[0]
+    return math.inf if _word(n) == "none" else float(n)
 
 
 def _comparable(rows: pd.DataFrame) -> list[tuple[pd.DataFrame, str]]:

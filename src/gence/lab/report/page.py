@@ -25,7 +25,7 @@ from gence.lab.report.frame import (
     settings,
 )
 from gence.lab.report.mistakes import Mistake, confident_mistakes, images_at_hand, read_predictions, short_name
-from gence.lab.report.rows import class_tables, encoder_in_words, facts
+from gence.lab.report.rows import class_tables, encoder_in_words, facts, train_command
 from gence.lab.report.style import Mark, colour_variables, loss_title, marks_for
 from gence.lab.report.tables import Table, difference_table, loss_table, reference_table, run_table, tuning_table
 from gence.lab.report.trust import calibration_table, detector_tables
@@ -356,5 +356,6 @@ def _chapter_html(chapter: Chapter, number: int, losses: list[str], marks: dict[
         "sections": sections,
         "mistakes": chapter.mistakes,
         "environments": sorted({json.dumps(r.environment, sort_keys=True) for r in records}),
+        "commands": "\n".join(train_command(r.spec) for r in records),
         "specs": json.dumps([{"key": r.key, "spec": r.spec.to_dict()} for r in records], indent=1),
     }

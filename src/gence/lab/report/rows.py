@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +12,7 @@ import numpy as np
 from gence.lab.report.frame import Predictions, Setting, SettingRecords, TunedBefore, is_frozen
 from gence.lab.report.style import loss_title
 from gence.lab.report.tables import Cell, Row, Table
-from gence.lab.spec import recipe_name
+from gence.lab.spec import RECIPES, Recipe, RunSpec, recipe_name
 
 
 def class_tables(predictions: Predictions, classes: Sequence[str]) -> tuple[Table, ...]:
@@ -54,6 +56,39 @@ def _recall_and_f1(run: Mapping[str, np.ndarray], K: int) -> np.ndarray:
     right = np.bincount(label, weights=label == predicted, minlength=K)
     there, said = np.bincount(label, minlength=K), np.bincount(predicted, minlength=K)[:K]
     return np.stack([right / np.maximum(there, 1), 2 * right / np.maximum(there + said, 1)])
+
+
+def train_command(spec: RunSpec) -> str:
+    """Return the `gence train` line that repeats a run, but for what saves it.
+
+    >>> from gence.lab.spec import LossSpec, RECIPES, Subset
+    >>> recipe = RECIPES["tiny"].replace(lr=0.02)
+    >>> loss = LossSpec.parse("gence(anchor=0.1)")
+    >>> train_command(RunSpec(data="digits", subset=Subset(n=9), model="mlp", loss=loss, recipe=recipe, seed=1))
+    "gence train --data digits --n 9 --model mlp --loss 'gence(anchor=0.1)' --seed 1 --recipe tiny --set recipe.lr=0.02"
+    """
+    words = ["gence", "train", "--data", spec.data]
+    if spec.subset.n is not None:
+        words += ["--n", str(spec.subset.n)]
+    words += ["--model", spec.model, "--loss", str(spec.loss), "--seed", str(spec.seed)]
+    name = recipe_name(spec.recipe) or "paper"
+    words += ["--recipe", name]
+    own, plain = vars(spec.recipe), vars(RECIPES[name])
+    if own["tune_encoder"] != plain["tune_encoder"]:
+        words += ["--tune-encoder", own["tune_encoder"]]
+    if spec.image_size is not None:
+        words += ["--image-size", str(spec.image_size)]
+    for source in spec.ood:
+        words += ["--ood", source]
+    changed = {
+        f"recipe.{key}": own[key]
+        for key in Recipe.__dataclass_fields__
+        if own[key] != plain[key] and key != "tune_encoder"
+    }
+    subset = {f"subset.{key}": value for key, value in spec.subset.to_dict().items() if key != "n" and value}
+    for key, value in {**changed, **subset}.items():
+        words += ["--set", f"{key}={json.dumps(value) if not isinstance(value, str) else value}"]
+    return shlex.join(words)
 
 
 def facts(setting: Setting, gathered: SettingRecords, tuned: Mapping[str, TunedBefore]) -> tuple[tuple[str, str], ...]:

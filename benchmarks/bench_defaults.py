@@ -1,0 +1,140 @@
+"""The defaults of `gence compare` without a pretrained encoder, beside what anybody would try first, on photographs.
+
+Two sets of small photographs: hand signs (200 labels) and CIFAR-10 (500 labels). Beside the network that `compare`
+chooses stand logistic regression and an RBF support vector machine on the same pixels, tuned by cross-validation, and a
+plain network of twenty-five lines that is given as many CPU seconds per run. CPU seconds, not wall time: other work on
+the machine does not count.
+
+    python benchmarks/bench_defaults.py sign-digits.zip cifar10-train.zip cifar10-test.zip \
+                                        --output results/bench/defaults.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+import zipfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gence import compare
+from gence.lab.data import balanced_subset, load
+from gence.lab.store import Store, environment_record
+
+LOSSES = ("ce", "gence(anchor=0.1)")
+PER_CLASS = {"train": 100, "test": 200}  # images of CIFAR-10 that are unpacked, in the order of their names
+
+
+def plain_network(x: Tensor, y: Tensor, seconds: float, seed: int) -> nn.Module:
+    """What a tutorial has: three convolutions, Adam, mirrored images, until the time is over."""
+    torch.manual_seed(seed)
+    network = nn.Sequential(
+        nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(64, 128, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Dropout(0.5), nn.LazyLinear(int(y.max()) + 1),
+    )  # fmt: skip
+    network(x[:2])
+    optimizer = torch.optim.Adam(network.parameters(), 1e-3)
+    began = time.process_time()
+    while time.process_time() - began < seconds:
+        for rows in torch.randperm(len(x)).split(32):
+            mirrored = torch.rand(len(rows)) < 0.5
+            batch = x[rows]
+            batch[mirrored] = batch[mirrored].flip(3)
+            optimizer.zero_grad()
+            F.cross_entropy(network(batch), y[rows]).backward()
+            optimizer.step()
+    return network.eval()
+
+
+def accuracy_of_plain_network(data: str, size: int | None, n: int, seconds: float, seed: int) -> float:
+    splits = load(data, image_size=size)
+    index = balanced_subset(splits.train.labels, n, seed, splits.train.num_classes)
+    train, test = (images.float() / 255 for images in (splits.train.images[index], splits.test.images))
+    mean, std = train.mean((0, 2, 3), keepdim=True), train.std((0, 2, 3), keepdim=True)
+    network = plain_network((train - mean) / std, splits.train.labels[index], seconds, seed)
+    with torch.inference_mode():
+        said = torch.cat([network((part - mean) / std).argmax(1) for part in test.split(250)])
+    return float((said == splits.test.labels).double().mean())
+
+
+def measure(name: str, data: Path, n: int, seeds: int, out: Path) -> list[dict[str, Any]]:
+    began = time.process_time()
+    found = compare(data, n=n, losses=LOSSES, seeds=seeds, model="small_cnn", device="cpu", out=out, files=False)
+    references = [json.loads(place.read_text()) for place in (Store(out / "store").root / "references").glob("*.json")]
+    rows = [row for kept in references for row in kept["rows"]]
+    spent = time.process_time() - began - sum(row["wall_s"] for row in rows)
+    seconds = spent / (len(LOSSES) * seeds)
+    size = found.frame["image_size"].iloc[0]
+    side = None if size is None or size != size else int(size)
+    values = {f"compare: {loss}": list(own["accuracy"]) for loss, own in found.frame.groupby("loss")}
+    for row in rows:
+        values.setdefault(row["name"], []).append(row["metrics"]["accuracy"])
+    values["plain network"] = [accuracy_of_plain_network(str(data), side, n, seconds, seed) for seed in range(seeds)]
+    recipe = found.frame.iloc[0]
+    made = f"{recipe['model']}, {int(recipe['recipe.epochs'])} epochs, {side or 'own'} px"
+    return [
+        {
+            "data": name,
+            "labels": n,
+            "what": what,
+            "accuracy": round(100 * statistics.fmean(own), 2),
+            "std": round(100 * statistics.stdev(own), 2),
+            "seeds": len(own),
+            "chosen": made if what.startswith("compare") else "",
+            "cpu_s": round(seconds, 1) if what.startswith(("compare", "plain")) else None,
+        }
+        for what, own in values.items()
+    ]
+
+
+def unpack(archives: dict[str, Path], folder: Path) -> Path:
+    for part, archive in archives.items():
+        taken: Counter[str] = Counter()
+        with zipfile.ZipFile(archive) as files:
+            for name in sorted(entry for entry in files.namelist() if not entry.endswith("/")):
+                label, file = name.split("/")[-2:]
+                taken[label] += 1
+                if taken[label] <= PER_CLASS[part]:
+                    place = folder / part / label / file
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                    place.write_bytes(files.read(name))
+    return folder
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("signs", type=Path)
+    parser.add_argument("cifar_train", type=Path)
+    parser.add_argument("cifar_test", type=Path)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--output", type=Path, default=Path("results/bench/defaults.json"))
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        results = measure("sign digits", options.signs, 200, options.seeds, root / "signs-out")
+        print(json.dumps(results, indent=1), flush=True)
+        cifar = unpack({"train": options.cifar_train, "test": options.cifar_test}, root / "cifar")
+        results += measure("CIFAR-10", cifar, 500, options.seeds, root / "cifar-out")
+    record = {
+        "what": "accuracy in % of compare's network from scratch, of references on the same pixels, and of a plain "
+        "network given as many CPU seconds per run; mean and sample standard deviation over seeds",
+        "environment": environment_record("cpu"),
+        "results": results,
+    }
+    print(json.dumps(results, indent=1))
+    options.output.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
