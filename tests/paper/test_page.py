@@ -9,7 +9,7 @@ from gence.lab.store.store import Store
 from gence.paper.exhibit_registry import entries, load_exhibit, shown
 from gence.paper.exhibits.reliability import reliability
 from gence.paper.exhibits.table1 import table1
-from gence.paper.exhibits_page import _lines, _pieces, _textual, write_page
+from gence.paper.exhibits_page import _lines, _pieces, _textual, agreement_table, write_page
 from tests.paper.conftest import Writer
 
 
@@ -108,3 +108,9 @@ def test_axe_finds_nothing(page, chromium, scheme) -> None:
     found = axe_module.Axe().run(view)
     assert [(v["id"], v["nodes"][0]["html"][:200]) for v in found.response["violations"]] == []
     view.close()
+
+
+def test_it_begins_with_what_agrees(writer):
+    writer.printed(table1(), "cifar100-2000-vgg19")
+    first = agreement_table(writer.store).rows[0]
+    assert [cell.text for cell in first.cells[1:]] == ["72", "6", "0", "66", "1 of 1"]

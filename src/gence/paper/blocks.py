@@ -24,6 +24,7 @@ from gence.paper.does_it_help import does_it_help_table
 from gence.paper.exhibit import ANCHORED, DATA_TITLES, MODEL_TITLES, OFFSET, SIX_LOSSES, Column
 from gence.paper.exhibit_registry import Asked, entries, shown
 from gence.paper.exhibit_table import Drawing
+from gence.paper.exhibits_page import agreement_table
 
 
 def study_record(study: str, accuracies: Mapping[tuple[str, str], Sequence[float]], *, rows_are: str) -> dict[str, Any]:
@@ -210,7 +211,8 @@ def renderers(store: Store, bench: Path) -> dict[str, Renderer]:
     """Return the functions that write each block, by name.
 
     A name of `gence show` is its table with the sentences around it, NAME_figure its figures, and an entry may have
-    blocks of its own, such as `headline`; `does_it_help` is the front page's table;
+    blocks of its own, such as `headline`; `does_it_help` is the front page's table, `agreement` that of
+    the page of the paper;
     `measured` and `measured_ece` are what the store holds, one line per cell;
     `losses` is the registry; `speed` is the loss's cost, one line per shape; `bench-NAME` is the table of the rows in
     `NAME.json` of the folder of benchmarks, where small studies lie too.
@@ -228,6 +230,7 @@ def renderers(store: Store, bench: Path) -> dict[str, Renderer]:
             found[block] = functools.partial(_own_block, render, store)
     found["measured"] = lambda: f"\n{measured_table(store)}\n"
     found["measured_ece"] = lambda: f"\n{measured_table(store, 'ece')}\n"
+    found["agreement"] = lambda: f"\n{agreement_table(store).markdown()}\n\n"
     found["does_it_help"] = lambda: f"\n{does_it_help_table(store)}\n"
     found["losses"] = lambda: f"\n{registry_table()}\n\n"
     if (bench / "loss.json").exists():

@@ -11,13 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from gence._version import __version__
-from gence.lab.report import Cell, Mark, Table, as_svg, colour_variables, inlined, marks_for
+from gence.lab.report import Cell, Mark, Row, Table, as_svg, colour_variables, inlined, marks_for
 from gence.lab.spec import named_recipe
 from gence.lab.store import Store, replace_file
-from gence.paper.exhibit import COLUMNS
+from gence.paper.exhibit import COLUMNS, SIX_LOSSES
 from gence.paper.exhibit_registry import Asked, entries, shown
 from gence.paper.exhibit_table import Drawing
+from gence.paper.records import Measured, Reader, measure
 
+AGREES = 2.0
+"""Standard errors of the difference within which a cell agrees with its printed value."""
+
+SIX = tuple(column.name for column in SIX_LOSSES)
 _NUMBER = re.compile(r"[+-]?\d")
 _NO_NUMBER = re.compile(r"missing|out$|–|$")
 
@@ -60,7 +65,9 @@ def render_page(store: Store, *, recipe: str | None = None) -> str:
     )  # fmt: skip
     environment.filters["pieces"] = _pieces
     marks = list(dict.fromkeys(marks_for([str(column.loss) for column in COLUMNS]).values()))
-    sections = []
+    first = agreement_table(store, recipe)
+    heading = "What agrees, what does not, and what is missing"
+    sections = [_Section("agreement", heading, first, _lines(first), _textual(first), [], [])] if first.rows else []
     asked = Asked(store, recipe=named_recipe(recipe) if recipe else None)
     for name, entry in entries().items():
         table, notes = shown(name, store, recipe=recipe)
@@ -74,6 +81,45 @@ def render_page(store: Store, *, recipe: str | None = None) -> str:
     return environment.get_template("paper.html").render(
         sections=sections, version=__version__, css=Markup(css + colour_variables(marks)), recipe=recipe or "paper"
     )
+
+
+def agreement_table(store: Store, recipe: str | None = None) -> Table:
+    """Return what agrees with the print, what does not, and what is missing: one row per exhibit with printed values.
+
+    A cell agrees where it lies within two standard errors of its printed value.
+    """
+    reader, rows = Reader(store), []
+    for entry in entries().values():
+        if not entry.in_paper or entry.exhibit is None:
+            continue
+        exhibit = entry.exhibit(named_recipe(recipe) if recipe else None)
+        cells = [(one, cell) for one in measure(exhibit, reader) for cell in one.cells.values() if cell.printed]
+        errors = [cell.standard_errors for _, cell in cells if cell.complete]
+        agree = sum(error is not None and abs(error) <= AGREES for error in errors)
+        best = [
+            one.row.bold == max(SIX, key=lambda name: _mean(one.cells[name]))
+            for one in {id(one): one for one, _ in cells}.values()
+            if exhibit.higher_is_better
+            and one.row.bold in SIX
+            and all(name in one.cells and one.cells[name].complete for name in SIX)
+        ]
+        counts = (len(cells), agree, len(errors) - agree, len(cells) - len(errors))
+        if cells:
+            shown_best = Cell(text=f"{sum(best)} of {len(best)}" if best else "–", value=sum(best))
+            numbers = (Cell(text=str(number), value=number) for number in counts)
+            rows.append(Row(cells=(Cell(text=entry.title, value=entry.title), *numbers, shown_best)))
+    return Table(
+        name="agreement",
+        caption="Cells with a printed value: a cell agrees where it is complete and within two standard errors of the "
+        "print. Best loss: in how many complete rows the loss printed as the best of six is the best here. Cells are "
+        "missing because they have not been trained yet; what they would cost is in the table of costs.",
+        columns=("Exhibit", "Cells", "Agree", "Do not agree", "Missing", "Best loss as printed"),
+        rows=tuple(rows),
+    )
+
+
+def _mean(cell: Measured) -> float:
+    return cell.summary.mean if cell.summary else float("-inf")
 
 
 def write_page(store: Store, out: str | os.PathLike[str], *, recipe: str | None = None) -> Path:
