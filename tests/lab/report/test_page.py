@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import os
 import re
@@ -202,7 +203,35 @@ def test_texts_of_a_table_are_text(opened, tmp_path):
     assert page.locator("#c0-class-table tbody tr:visible").count() == 3
     shares = page.locator("#c0-class-table tbody tr td:nth-child(3)").evaluate_all("c => c.map(e => e.dataset.value)")
     assert len(shares) == 16
-    (tmp_path / "out" / "tables" / "classes.csv").read_text(encoding="utf-8")
+    with (tmp_path / "out" / "tables" / "classes.csv").open(encoding="utf-8", newline="") as file:
+        cells = [row[0] for row in csv.reader(file)]
+    assert "'=cmd()" in cells  # which no spreadsheet computes
+    assert HOSTILE in cells
+    narrow = opened(result.page, width=320)
+    assert narrow.evaluate("document.documentElement.scrollWidth") <= 320
+    narrow.locator("details").evaluate_all("all => all.forEach(d => d.open = true)")
+    axe_module = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-core is not installed")
+    found = axe_module.Axe().run(narrow).response["violations"]
+    assert [(v["id"], v["nodes"][0]["html"][:200]) for v in found] == []
+
+
+def test_columns_and_categories_of_a_table_are_text(opened, tmp_path):
+    words = [HOSTILE, "\x00\x1b[31m", "=cmd|' /C calc'!A0", "\u202egpj.exe", "w" * 10_000]
+    frame = pd.DataFrame(
+        {
+            "--label": [i % 7 + 0.5 for i in range(60)], HOSTILE: [words[i % 5] for i in range(60)],
+            "=1+1": ["a", "b", "{{ 7 * 7 }}"] * 20, "label": [i % 3 for i in range(60)],
+        }
+    )  # fmt: skip
+    options = {"losses": "gence,ce", "seeds": 1, "tune_trials": 0, "epochs": 1, "cache_dir": tmp_path}
+    page = opened(compare(frame, out=tmp_path / "out", **options).page, width=320)
+    said = page.locator("article").inner_text()
+    assert f"2 columns of categories ({HOSTILE!r}, '=1+1')" in said
+    assert "1 column of numbers ('--label')" in said
+    assert page.locator("script").count() == 1
+    assert page.locator("img").count() == 0
+    assert all(len(line) < 600 for text in page.locator(".quotes").all_inner_texts() for line in text.splitlines())
+    assert page.evaluate("document.documentElement.scrollWidth") <= 320
 
 
 def test_svg_text_cannot_leave_its_place():

@@ -12,7 +12,9 @@ import pytest
 import torch
 from safetensors import safe_open
 from sklearn.datasets import load_wine
+from typer.testing import CliRunner
 
+from gence.cli.app import create_app
 from gence.lab.data import DataError, TableAddress, load_rows
 from gence.lab.features import row_encoder
 from gence.lab.features.columns import ColumnEncoder, transformer
@@ -146,3 +148,30 @@ def test_rows_are_predicted_calibrated(wine_source: str, tmp_path: Path) -> None
     temperature = float(model.calibrator.tensors["temperature"])
     expected = torch.tensor(raw).log().div(temperature).softmax(1)
     np.testing.assert_allclose(mended, expected, atol=1e-4)
+
+
+def test_the_commands_with_columns_named_like_options_and_labels_like_formulas(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    kinds = np.array(["=1+1", "-- ' \"b", "?"])[np.arange(90) % 3]
+    frame = pd.DataFrame(
+        {"--text": draw.normal(size=90) + (kinds == "=1+1") * 9, "--label": kinds, "=A1": list("xyz") * 30}
+    )
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    frame.drop(columns="--label").head(5).to_csv(tmp_path / "new.csv", index=False)
+    model, out = str(tmp_path / "m.safetensors"), tmp_path / "out.csv"
+
+    def gence(*arguments: str) -> str:
+        result = CliRunner().invoke(create_app(), list(arguments), catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    named = ("--data", str(tmp_path / "t.csv"), "--label=--label", "--features=--text", "--ood-label", "?")
+    shown = gence("train", *named, "--loss", "ce", "--set", "recipe.epochs=20", "--save", model)
+    assert "1 column of numbers ('--text'), labels from '--label'; not used: '=A1'" in shown
+    assert load_row_model(model).classes == ("-- ' \"b", "=1+1")  # the rows of "?" are not trained on
+    assert "auroc" in gence("evaluate", model, "--ood", str(tmp_path / "new.csv"))
+    gence("predict", model, str(tmp_path / "new.csv"), "--out", str(out))
+    with out.open(newline="") as file:
+        found = list(csv.DictReader(file))
+    assert found[0]["predicted"] == "'=1+1"  # which no spreadsheet computes
+    assert set(found[0]) == {"row", "predicted", "confidence", "p_=1+1", "p_-- ' \"b"}

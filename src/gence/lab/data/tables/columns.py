@@ -57,9 +57,13 @@ class Columns:
             found = f"Texts from the column {self.text!r}"
         else:
             kinds = (("numbers", self.numbers), ("categories", self.categories))
-            each = [f"{len(names)} columns of {kind} ({_listed(names)})" for kind, names in kinds if names]
+            each = [
+                f"{len(names)} column{'s' if len(names) > 1 else ''} of {kind} ({listed(names)})"
+                for kind, names in kinds
+                if names
+            ]
             found = " and ".join(each)
-        unused = f"; not used: {_listed(self.unused)}" if self.unused else ""
+        unused = f"; not used: {listed(self.unused)}" if self.unused else ""
         return f"{found}, labels from {self.label!r}{unused}"
 
 
@@ -73,7 +77,7 @@ def find_columns(address: TableAddress, frame: pd.DataFrame, where: str) -> Colu
     for asked, option in (*((name, "features") for name in address.features), (address.text, "text"),
                           (address.label, "label")):  # fmt: skip
         if asked is not None and asked not in names:
-            raise DataError(f"{option}: {where} has no column {asked!r}; it has {_listed(names, 30)}")
+            raise DataError(f"{option}: {where} has no column {asked!r}; it has {listed(names, 30)}")
     label = address.label or _recognised(names, LABEL_NAMES, "label", where)
     if label == address.text or label in address.features:
         use = "text" if label == address.text else "a feature"
@@ -85,7 +89,7 @@ def find_columns(address: TableAddress, frame: pd.DataFrame, where: str) -> Colu
     if text is None and not address.features:
         found = [name for name in others if name.lower() in TEXT_NAMES and numbers_of(frame[name]) is None]
         if len(found) > 1:
-            raise DataError(f"text: {where} has the columns {_listed(found)}; name the one to read with --text")
+            raise DataError(f"text: {where} has the columns {listed(found)}; name the one to read with --text")
         text = found[0] if found else None
     if text is not None:
         return Columns(label, text=text, unused=tuple(name for name in others if name != text))
@@ -108,7 +112,7 @@ def _sorted_out(address: TableAddress, frame: pd.DataFrame, label: str, others: 
             if _looks_like_text(column):
                 raise DataError(
                     f"{where}: the column {name!r} looks like texts; read them with --text {_quoted(name)}, or "
-                    f"name the columns to use with --features. Columns: {_listed(others, 30)}"
+                    f"name the columns to use with --features. Columns: {listed(others, 30)}"
                 )
             unused.append(name)
         else:
@@ -116,9 +120,7 @@ def _sorted_out(address: TableAddress, frame: pd.DataFrame, label: str, others: 
     if address.features:
         unused = [name for name in others if name not in address.features]
     if not numbers and not categories:
-        raise DataError(
-            f"{where} has no column of numbers or categories; beside {label!r} it has {_listed(others, 30)}"
-        )
+        raise DataError(f"{where} has no column of numbers or categories; beside {label!r} it has {listed(others, 30)}")
     return Columns(label, None, tuple(numbers), tuple(categories), tuple(unused))
 
 
@@ -155,10 +157,10 @@ def _recognised(names: Sequence[str], known: Sequence[str], option: str, where: 
     found = [name for name in names if name.lower() in known]
     if len(found) == 1:
         return found[0]
-    which = f"the columns {_listed(found)} could be it" if found else f"none is called {', '.join(known[:3])}"
+    which = f"the columns {listed(found)} could be it" if found else f"none is called {', '.join(known[:3])}"
     raise DataError(
         f"{option}: which column of {where} has the {option}s is unclear: {which}; name it with --{option} COLUMN. "
-        f"Columns: {_listed(names, 30)}"
+        f"Columns: {listed(names, 30)}"
     )
 
 
@@ -172,7 +174,8 @@ def _looks_like_text(column: pd.Series) -> bool:
     return bool(words) and sum(len(word.split()) for word in words) / len(words) >= _TEXT_WORDS
 
 
-def _listed(names: Sequence[str], most: int = 8) -> str:
+def listed(names: Sequence[str], most: int = 8) -> str:
+    """Names in quotes, the first of many."""
     shown = ", ".join(repr(name) for name in names[:most])
     return shown + (f" and {len(names) - most} more" if len(names) > most else "")
 

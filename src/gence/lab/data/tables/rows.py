@@ -21,7 +21,7 @@ from gence.lab.data.images import DataError
 from gence.lab.data.names import HUB_PREFIX
 from gence.lab.data.subsets import holdout
 from gence.lab.data.tables.address import TableAddress
-from gence.lab.data.tables.columns import Columns, find_columns, labels_of, numbers_of, words_of
+from gence.lab.data.tables.columns import Columns, find_columns, labels_of, listed, numbers_of, words_of
 from gence.lab.data.tables.files import Part, read_files
 
 KINDS = ("text", "columns", "features")
@@ -328,7 +328,8 @@ def content_of(table: pd.DataFrame, columns: Columns, where: str) -> list[str] |
     for name in columns.used:
         if name not in table.columns:
             raise DataError(
-                f"{where} has no column {name!r}, which the training part has; it has {list(table.columns)}"
+                f"{where} has no column {name!r}, which the training part has; it has "
+                f"{listed(list(map(str, table.columns)), 30)}"
             )
     if columns.text is not None:
         return [str(cell) for cell in table[columns.text].astype("string").fillna("").str.strip().tolist()]
