@@ -180,7 +180,11 @@ def part_view(asked: Asked, part: str, metric: str = "accuracy") -> View:
         means = [statistics.fmean(v) * scale if cell and (v := values(cell, metric)) else None for cell in found]
         known = [mean for mean in means if mean is not None]
         best = max(known, key=lambda mean: sign * mean) if known else None
-        size = f"{setting.per_class} per class" if setting.rho is None else f"rho {setting.rho}"
+        size = (
+            f"{setting.per_class} per class"
+            if setting.rho is None
+            else f"rho {setting.rho}, first class {setting.largest}"
+        )
         if setting.study == "batch":
             size += f", {'full batch' if setting.batch == 0 else f'batch {setting.batch}'}"
         begin = (Cell(text=SOURCES[setting.source].title, value=setting.source), Cell(text=size, value=size))
@@ -204,7 +208,7 @@ def part_view(asked: Asked, part: str, metric: str = "accuracy") -> View:
 HOW = (
     "Every loss has the same 16 trials of learning rate and weight decay, by cross-validation on a draw of labels of "
     "its own, chosen by accuracy; own parameters stay at their defaults. Five fresh draws of labels are then trained "
-    "with what was chosen, each with a tuning draw of its own below 500 labels and one for all five from there on, and "
+    "with what was chosen, each with a tuning draw of its own below 300 labels and one for all five from there on, and "
     "judged on the whole test set. With one label per class the choice is that of two. The encoder of images has seen "
     "ImageNet, and so the classes of Mini-ImageNet."
 )

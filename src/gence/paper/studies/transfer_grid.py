@@ -34,7 +34,7 @@ class Source:
         data: a named data set, or a file in the folder of data.
         classes: K.
         most: the most labels per class of a balanced subset.
-        largest: training rows of the first class of a long tail.
+        tails: training rows of the first class of its long tails; for CIFAR the last is the paper's.
         outside: what its models should refuse: sources of out-of-distribution inputs, nearest first.
         text: whether it holds texts.
     """
@@ -44,7 +44,7 @@ class Source:
     data: str
     classes: int
     most: int
-    largest: int = 0
+    tails: tuple[int, ...] = ()
     outside: tuple[str, ...] = ()
     text: bool = False
 
@@ -58,18 +58,18 @@ SOURCES = {
     one.name: one
     for one in (
         Source(
-            name="cifar10", title="CIFAR-10", data="cifar10", classes=10, most=500, largest=5000,
+            name="cifar10", title="CIFAR-10", data="cifar10", classes=10, most=500, tails=(500, 5000),
             outside=("cifar100", "svhn"),
         ),
-        Source(name="sign-digits", title="Sign digits", data="sign-digits.zip", classes=10, most=50),
+        Source(name="sign-digits", title="Sign digits", data="sign-digits.zip", classes=10, most=50, tails=(100,)),
         Source(
-            name="banking77", title="BANKING77", data="banking77.zip", classes=77, most=20, largest=35, text=True
+            name="banking77", title="BANKING77", data="banking77.zip", classes=77, most=20, tails=(35,), text=True
         ),
         Source(
-            name="clinc150", title="CLINC150", data="clinc150.zip", classes=150, most=50, largest=100,
+            name="clinc150", title="CLINC150", data="clinc150.zip", classes=150, most=50, tails=(100,),
             outside=("clinc150.zip/out-of-scope-test.csv",), text=True,
         ),
-        Source(name="cifar100", title="CIFAR-100", data="cifar100", classes=100, most=50, largest=500),
+        Source(name="cifar100", title="CIFAR-100", data="cifar100", classes=100, most=50, tails=(100, 500)),
         Source(name="mini-imagenet", title="Mini-ImageNet", data="mini-imagenet", classes=100, most=50),
     )
 }  # fmt: skip
@@ -84,6 +84,7 @@ class Setting:
         source: name of its source.
         per_class: labels per class of a balanced subset.
         rho: imbalance of a long tail.
+        largest: training rows of its first class.
         head: kind of head.
         batch: rows of a batch; 0 for the full batch.
         unlabelled: unlabelled rows in the loss's denominator.
@@ -93,6 +94,7 @@ class Setting:
     source: str
     per_class: int | None = None
     rho: int | None = None
+    largest: int = 0
     head: str = "linear"
     batch: int = 100
     unlabelled: int | None = None
@@ -100,7 +102,7 @@ class Setting:
     @property
     def name(self) -> str:
         """What ``--rows`` selects."""
-        size = f"{self.per_class}" if self.rho is None else f"rho{self.rho}"
+        size = f"{self.per_class}" if self.rho is None else f"rho{self.rho}-{self.largest}"
         batch = {100: "", 0: "-full"}.get(self.batch, f"-b{self.batch}") if self.study == "batch" else ""
         return f"{self.study}/{self.source}/{size}{batch}"
 
@@ -111,7 +113,7 @@ class Setting:
 
         source = SOURCES[self.source]
         if self.rho is not None:
-            return sum(long_tail_counts(source.classes, self.rho, source.largest))
+            return sum(long_tail_counts(source.classes, self.rho, self.largest))
         return source.classes * (self.per_class or 0)
 
 
@@ -207,9 +209,9 @@ PARTS = {
             name="tail",
             title="Long tails",
             settings=tuple(
-                Setting(study="tail", source=one.name, rho=rho)
+                Setting(study="tail", source=one.name, rho=rho, largest=largest)
                 for one in SOURCES.values()
-                if one.largest
+                for largest in one.tails
                 for rho in (10, 100)
             ),
             lines=(_TAIL,),

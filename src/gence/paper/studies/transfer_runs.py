@@ -46,7 +46,7 @@ from gence.paper.studies.transfer_grid import SEEDS, SOURCES, Line, Part, Record
 TUNING_SEED = 1000
 """Seed s is trained with what was chosen on the labels that the seed 1000 + s draws; no final run has such labels."""
 
-_ENOUGH = 500  # rows from which one draw of labels to tune on serves all seeds, in two folds
+_ENOUGH = 300  # rows from which one draw of labels to tune on serves all seeds, in two folds
 
 _OUTSIDE = 10_000  # images of an out-of-distribution set: of more about half as many are taken, evenly spaced
 _IMAGE_SIZE = {"sign-digits": 100}  # its photographs are of several sizes
@@ -164,9 +164,9 @@ def tuning_draws(rows: int) -> int:
 
 def draw(setting: Setting, features: Features, seed: int) -> Tensor:
     """The rows that a seed trains on."""
-    source, labels, classes = SOURCES[setting.source], features.train_labels, features.classes
+    labels, classes = features.train_labels, features.classes
     if setting.rho is not None:
-        return long_tail_subset(labels, setting.rho, seed, source.largest, len(classes), classes=classes)
+        return long_tail_subset(labels, setting.rho, seed, setting.largest, len(classes), classes=classes)
     return balanced_subset(labels, len(classes) * (setting.per_class or 0), seed, len(classes), classes=classes)
 
 
