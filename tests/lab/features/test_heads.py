@@ -127,6 +127,15 @@ def test_fewer_rows_than_features_change_nothing(monkeypatch: pytest.MonkeyPatch
         torch.testing.assert_close(one.head.tensors["weight"], other.head.tensors["weight"], rtol=1e-4, atol=2e-5)
 
 
+def test_problems_that_differ_by_a_row_train_beside_each_other() -> None:
+    """As folds of classes of unlike sizes do: their spans have different dimensions."""
+    problems = [problem(n=n, D=80, seed=n) for n in (42, 41)]
+    runs = [HeadRun(problem=i, loss=LossSpec(name="ce"), recipe=QUICK) for i in range(2)]
+    for together, alone in zip(train_heads(problems, runs), runs, strict=True):
+        (expected,) = train_heads(problems, [alone])
+        torch.testing.assert_close(together.head.tensors["weight"], expected.head.tensors["weight"])
+
+
 def test_full_batch_cross_entropy_is_logistic_regression() -> None:
     from sklearn.datasets import load_digits
 

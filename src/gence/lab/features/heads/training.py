@@ -100,7 +100,7 @@ def cohorts(problems: Sequence[HeadProblem], runs: Sequence[HeadRun]) -> list[li
             problem.num_classes,
             rows,
             steps,
-            rotates(run, problem),
+            len(problem) if rotates(run, problem) else 0,  # the span's dimensions, which a stack shares
         )
         groups.setdefault((kept, run.problem, run.seed), []).append(i)
     found: dict[tuple[object, ...], list[list[int]]] = {}
