@@ -14,7 +14,7 @@ from gence.lab.report import figure_style, markdown_table, marks_for
 from gence.lab.store import Store
 from gence.paper.exhibit import DATA_TITLES, MODEL_TITLES
 from gence.paper.records import Measured
-from gence.paper.studies import TUNED_LOSSES, measured_tuned
+from gence.paper.studies import TUNED_LOSSES, help_rows, measured_tuned
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,7 +80,11 @@ def _differences(runs: pd.DataFrame, metric: str) -> dict[str, tuple[float, ...]
 def does_it_help_table(store: Store) -> str:
     """Return the Markdown table *Does it help?*: situation, what was measured, what to do."""
     cells = help_cells(store)
-    lines = [line for line in (*_from_scratch(cells), *_tuned(store), *_calibration(cells)) if line is not None]
+    lines = [
+        line
+        for line in (*_from_scratch(cells), *_tuned(store), *help_rows(store), *_calibration(cells))
+        if line is not None
+    ]
     if not lines:
         return "Nothing is measured yet.\n"
     note = (

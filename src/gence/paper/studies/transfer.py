@@ -163,6 +163,32 @@ def summary(store: Store) -> str:
     return "\n\n".join([*parts, note])
 
 
+def help_rows(store: Store) -> list[list[str]]:
+    """Rows of the table *Does it help?* about frozen pretrained features: situation, what was measured, what to do."""
+    cells, found = Records.beside(store).read(), []
+    for situation, part, line, called, advice in (
+        (
+            "A head on a frozen pretrained encoder, tuned",
+            "balanced",
+            "anchored",
+            "Anchored GenCE",
+            "Keep cross-entropy.",
+        ),
+        (
+            "The same with a long tail and a balanced test",
+            "tail",
+            "anchor_uniform_1",
+            "GenCE with an anchor of 1 to the uniform prior",
+            "Correct for the prior: that anchor, logit adjustment, or drawing all classes alike.",
+        ),
+    ):
+        pairs = [one for each in differences(cells, PARTS[part].settings, line, "accuracy") for one in each]
+        if pairs:
+            words = f"{called} {statistics.fmean(pairs):+.1f} points of accuracy, better in "
+            found.append([situation, f"{words}{sum(one > 0 for one in pairs)} of {len(pairs)} pairs", advice])
+    return found
+
+
 def _all_lines() -> list[Line]:
     found = {line.name: line for part in PARTS.values() for line in part.all_lines if not line.reference}
     return list(found.values())
