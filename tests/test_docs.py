@@ -55,6 +55,27 @@ def test_python_blocks_run_in_order(page: str, tmp_path: Path, monkeypatch: pyte
         exec(compile(block, f"{page}, python block {number}", "exec"), names)
 
 
+def test_the_walk_from_an_empty_folder_to_predictions(tmp_path: Path) -> None:
+    """Its commands run in order and print what the page shows, but for the numbers."""
+    walk = TEXT["quickstart.md"].partition("## From an empty folder")[2].partition("\n## ")[0]
+    (images,) = blocks(walk, "python")
+    subprocess.run([sys.executable, "-c", images], cwd=tmp_path, check=True)
+    gence = f'gence() {{ {shlex.quote(sys.executable)} -m gence "$@"; }}\n'
+    environment = {**os.environ, "GENCE_CACHE": str(tmp_path / "cache")}
+    printed = ""
+    for commands in blocks(walk, "sh"):
+        script = f"set -e\n{gence}{commands}".replace("--seeds 3 --epochs 80", "--seeds 2 --epochs 2")
+        found = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=environment, check=True, capture_output=True)
+        printed += found.stdout.decode()
+    shown = [line for text in blocks(walk, "text") for line in text.splitlines()]
+    assert len(shown) > 8
+    masked = re.sub(r"[0-9a-f]{16}|\d+(\.\d+)?", "#", printed)
+    for line in shown:
+        loss_told = re.sub(r"--loss .*", "", line)  # which loss wins is not the page's to say
+        assert re.sub(r"[0-9a-f]{16}|\d+(\.\d+)?", "#", loss_told).strip() in masked, line
+    assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 21
+
+
 def test_fences_name_a_language_that_is_known() -> None:
     """A misspelt `pyhton` would be a block that nothing runs."""
     for name, text in TEXT.items():

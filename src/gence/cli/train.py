@@ -89,6 +89,8 @@ def register(app: typer.Typer) -> None:
         label: LabelColumn = None,
         features: FeatureColumns = None,
         ood_label: OodLabel = None,
+        epochs: Annotated[int | None, typer.Option(help="Override the recipe's epochs.", min=1)] = None,
+        batch_size: Annotated[int | None, typer.Option(help="Override the recipe's batch size.", min=1)] = None,
         setting: Annotated[
             list[str] | None, typer.Option("--set", help="Set a field of the run, as recipe.lr=0.05 (repeatable).")
         ] = None,
@@ -142,7 +144,7 @@ def register(app: typer.Typer) -> None:
             seeds=[asked.seed],
             model=asked.model if model or "model" in changes else AUTO, recipe=recipe or AUTO, tune_trials=0,
             tune_encoder=changes.get("recipe.tune_encoder", tune_encoder), weights=weights, device=device,
-            image_size=changes.get("image_size", image_size),
+            image_size=changes.get("image_size", image_size), epochs=epochs, batch_size=batch_size,
         )  # fmt: skip
         spec, device = _settled(wanted, changes)
         if store is not None:

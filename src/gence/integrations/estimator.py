@@ -79,6 +79,11 @@ class GenCEClassifier(ClassifierMixin, BaseEstimator):
     columns have different units; embeddings need none. All rows form one batch, so training is deterministic, and
     integer sample weights are exactly repeated rows (they enter GenCE's sums over the batch too).
 
+    Measured on halves of digits, wine and breast cancer and on 10 sentences per class of BANKING77 as MiniLM embeddings
+    (``results/bench/estimator.json``): within 0.7 points and 0.01 nats of ``LogisticRegressionCV`` everywhere, never
+    significantly behind it, and 4 points ahead of ``LogisticRegression()`` on the embeddings, whose penalty is too strong
+    there. ``network="mlp"`` is a point better on digits and two points worse on the embeddings.
+
     Args:
         network: "linear", "mlp" (ReLU, layers of ``hidden_sizes``), or a function ``(n_features, n_classes) -> Module``
             whose module gives logits. A function must be importable if the classifier is to be pickled.

@@ -140,7 +140,7 @@ def next_step(frame: pd.DataFrame, *, behind: bool = False, tuned: bool = False)
         tuned: whether the losses were tuned.
     """
     scratch = not frame["model"].str.contains("@").any()
-    photographs = scratch and not (frame["data"] == "digits").any()
+    photographs = scratch and "recipe.flip" in frame and bool(frame["recipe.flip"].all())  # digits are not mirrored
     accuracy = next((choice for choice in choose(frame) if choice.aim == "accuracy"), None)
     ways = []
     if behind:
