@@ -116,7 +116,7 @@ def _print_report(console: Console, report: Report) -> None:
         console.print(f"{chapter.verdict.headline} {chapter.next_step}", highlight=False, markup=False)
         _print_losses(console, chapter.setting)
         for table in chapter.tables:
-            if table.name in ("references", "tuning") or table.name.startswith("detectors-"):
+            if table.name in ("references", "tuning"):
                 print_table(table, console)
         calibration = calibration_table(chapter.setting.frame, SHORT)
         if calibration is not None:

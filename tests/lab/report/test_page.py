@@ -53,8 +53,8 @@ def test_every_figure_is_drawn(compared, opened):
     page = opened(compared.page)
     sections = page.locator("main section h3").all_text_contents()
     assert sections == [
-        "Summary", "Differences to CE", "Accuracy, NLL and ECE", "Differences, seed by seed", "Reliability",
-        "Answering only when sure", "Out-of-distribution inputs",
+        "Summary", "Calibration and detection", "Differences to CE", "Accuracy, NLL and ECE",
+        "Differences, seed by seed", "Reliability", "Answering only when sure", "Out-of-distribution inputs",
         "Learning curves", "The marginal over training", "The marginal at the end", "Confusion matrices",
         "Class by class", "Most confident mistakes", "Where every number comes from",
     ]  # fmt: skip
