@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gence.paper.studies.transfer_runs import Features
 
 STUDY = "after_calibration"
+TRIALS = 8
 LINES = (*MAIN, *SMOOTHED, *RIVALS)
 SETTINGS = tuple(
     Setting(study=STUDY, source=source, per_class=size)
@@ -121,7 +122,9 @@ def make_cells(
         index = draw(setting, features, seed)
         return HeadProblem(features.train, features.train_labels[index], K, index)
 
-    tuned = tune_heads(problem(TUNING_SEED), losses, recipe=recipe, folds=folds, seed=TUNING_SEED)
+    tuned = tune_heads(
+        problem(TUNING_SEED), losses, recipe=recipe, trials=TRIALS, folds=folds, seed=TUNING_SEED
+    )  # fmt: skip
     problems = [problem(seed) for seed in range(SEEDS)]
     runs = [
         HeadRun(problem=seed, loss=one.loss, seed=seed, recipe=one.recipe(recipe))
@@ -351,7 +354,7 @@ def _draw_detectors(axes: Axes, cells: Cells, size: int) -> None:
 
 
 HOW = (
-    "Linear heads on frozen features; every loss has the same 16 trials of learning rate and weight decay, by "
+    f"Linear heads on frozen features; every loss has the same {TRIALS} trials of learning rate and weight decay, by "
     "cross-validation on labels that no final run uses. The temperature is fitted on predictions of the training rows "
     "by heads that did not see them (5 folds), the thresholds of the prediction sets likewise; no label is held out."
 )
