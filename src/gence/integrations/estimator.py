@@ -81,8 +81,8 @@ class GenCEClassifier(ClassifierMixin, BaseEstimator):
 
     Measured on halves of digits, wine and breast cancer and on 10 sentences per class of BANKING77 as MiniLM embeddings
     (``results/bench/estimator.json``): within 0.7 points and 0.01 nats of ``LogisticRegressionCV`` everywhere, never
-    significantly behind it, and 4 points ahead of ``LogisticRegression()`` on the embeddings, whose penalty is too strong
-    there. ``network="mlp"`` is a point better on digits and two points worse on the embeddings.
+    significantly behind it, and 4 points ahead of ``LogisticRegression()`` on the embeddings, whose penalty is too
+    strong there. ``network="mlp"`` is a point better on digits and two points worse on the embeddings.
 
     Args:
         network: "linear", "mlp" (ReLU, layers of ``hidden_sizes``), or a function ``(n_features, n_classes) -> Module``
