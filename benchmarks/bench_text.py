@@ -52,7 +52,7 @@ def setting(data: Path, per_class: int, losses: str | None, seeds: int, out: Pat
         row["lr"], row["weight_decay"] = float(runs["recipe.lr"].iloc[0]), float(runs["recipe.weight_decay"].iloc[0])
         rows.append(row)
     kept = [json.loads(file.read_text()) for file in (out / f"{data.stem}-{per_class}" / "store").glob("references/*")]
-    fitted = [row for one in kept for row in one["rows"]]
+    fitted = list({(row["name"], row["seed"]): row for one in kept for row in one["rows"]}.values())
     references = [
         {"name": name, "seeds": len(own), "seconds_per_seed": round(sum(r["wall_s"] for r in own) / len(own), 1),
          **{metric: spread([row["metrics"][metric] for row in own]) for metric in METRICS}}
@@ -89,6 +89,20 @@ def embedding(data: Path) -> dict[str, Any]:
             "texts_per_second": round(len(texts) / seconds, 1)}  # fmt: skip
 
 
+def table(settings: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    """A row per loss and reference: accuracy in each setting, and the AUROC of detection where there is one."""
+    found: dict[str, dict[str, str]] = {}
+    for one in settings:
+        title = f"{one['data'].upper()}, {one['labels_per_class']}"
+        for row in (*one["losses"], *one["references"]):
+            line = found.setdefault(row.get("loss") or row["name"], {})
+            auroc = next((value for name, value in row.items() if name.startswith("ood/")), None)
+            for heading, values in ((title, row["accuracy"]), (f"{title}, AUROC", auroc)):
+                if values is not None:
+                    line[heading] = f"{100 * values['mean']:.1f} ± {100 * values['sd']:.1f}"
+    return [{"loss": name, **line} for name, line in found.items()]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, nargs="+", help="banking77.zip and clinc150.zip")
@@ -110,6 +124,7 @@ def main() -> None:
     for data in options.data:
         for per_class in options.per_class:
             record["settings"].append(setting(data, per_class, options.losses, options.seeds, work))
+            record["rows"] = table(record["settings"])
             options.output.write_text(json.dumps(record, indent=1) + "\n")
             print(json.dumps(record["settings"][-1], indent=1), flush=True)
 
