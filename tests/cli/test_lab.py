@@ -220,3 +220,40 @@ def test_what_the_system_refuses_is_one_line_too(capsys):
 @pytest.mark.parametrize("command", ["train", "evaluate", "predict"])
 def test_help_has_an_example(command):
     assert f"gence {command} " in gence(command, "--help").stdout
+
+
+def test_an_imbalanced_table_in_one_command_and_its_predictions_calibrated(tmp_path):
+    """A loss with a uniform prior by name; the temperature goes with the model, and predictions are divided by it."""
+    from sklearn.datasets import load_iris
+
+    frame = load_iris(as_frame=True).frame
+    table = tmp_path / "iris.csv"
+    frame.drop(index=range(10, 45)).to_csv(table, index=False)
+    path = tmp_path / "iris.safetensors"
+    shown = gence(
+        "train", "--data", str(table), "--label", "target", "--loss", "gence(anchor=0.1,prior=uniform)",
+        "--set", "recipe.epochs=5", "--save", str(path),
+    ).stdout  # fmt: skip
+    assert "gence(anchor=0.1,prior=uniform)" in shown
+    assert "calibrated" in shown
+    assert "coverage/lac90" in shown
+    evaluated = gence("evaluate", str(path), "--ood", str(table)).stdout
+    assert "calibrated" in evaluated
+    assert "auroc_mahalanobis" in evaluated
+    new = tmp_path / "new.csv"
+    frame.drop(columns="target").head(5).to_csv(new, index=False)
+    for flag in ([], ["--calibrated"]):
+        gence("predict", str(path), str(new), "--out", str(tmp_path / f"p{len(flag)}.csv"), *flag)
+    assert (tmp_path / "p0.csv").read_text() != (tmp_path / "p1.csv").read_text()
+    with pytest.raises(ValueError, match="give one"):
+        gence("predict", str(path), str(new), "--offset", "--calibrated")
+
+
+def test_a_network_is_calibrated_where_a_part_is_held_out(saved, tmp_path):
+    path, _ = saved
+    with pytest.raises(ValueError, match="has no calibrator"):
+        gence("predict", str(path), str(tmp_path), "--calibrated")
+    mine = tmp_path / "held.safetensors"
+    shown = gence("train", *QUICK, "--set", "subset.val_fraction=0.25", "--save", str(mine)).stdout
+    assert "calibrated" in shown
+    assert load_model(mine, "cpu").calibrator is not None
