@@ -6,6 +6,7 @@ GPU nor breaks a graph: on ordinary CPU tensors outside of ``torch.compile``, ``
 
 from __future__ import annotations
 
+import sys
 from numbers import Real
 from typing import Any
 
@@ -230,3 +231,11 @@ def check_range(name: str, index: Tensor, num_classes: int, ignore_index: int | 
         seen = int(index[outside].flatten()[0])
         allowed = "" if ignore_index is None else f" or ignore_index = {ignore_index}"
         raise IndexError(f"{name}: expected class indices in [0, {num_classes}){allowed}, got {seen}")
+
+
+def callers_level() -> int:
+    """The `stacklevel` with which a warning points at the line that called gence, through modules and whatever else."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("gence.", "torch.nn.")):
+        frame, level = frame.f_back, level + 1
+    return level

@@ -15,6 +15,7 @@ from gence.losses.parts import (
     MarginalSource,
     share_of_batch,
     warn_of_lone_rank,
+    watch_accumulation,
 )
 from gence.losses.targets import Target
 
@@ -92,7 +93,7 @@ def gen_cross_entropy(
     ):
         warn_of_lone_rank(input)
     if process_group is not None or marginal is not None:
-        return share_of_batch(
+        loss = share_of_batch(
             input,
             target,
             weight,
@@ -105,6 +106,9 @@ def gen_cross_entropy(
             marginal=marginal,
             process_group=process_group,
         )
+        if marginal is None:
+            watch_accumulation(loss)
+        return loss
     return batch_loss(Call(input, target, weight, ignore_index, reduction, label_smoothing, anchor, prior, context))
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gence.lab.data import DataError
 from gence.lab.spec import RunSpec
 from gence.lab.store import RunResult, Store, StoreError, device_name, environment_record, verified_run
 from gence.lab.sweep.claims import STALE_AFTER_S, Claims, Failures
@@ -194,9 +195,10 @@ class _CohortWork:
             for spec, result in zip(specs, results, strict=True):
                 self._record(spec, result)
                 self.claims.release(spec.key)
-        elif len(specs) == 1:
-            Failures(self.store.root).add(specs[0], failure)
-            self.outcome.failed[specs[0].key] = f"{type(failure).__name__}: {failure}"
+        elif len(specs) == 1 or isinstance(failure, DataError):  # data that cannot be had fail for all alike
+            for spec in specs:
+                Failures(self.store.root).add(spec, failure)
+                self.outcome.failed[spec.key] = f"{type(failure).__name__}: {failure}"
         else:
             half = (len(specs) + 1) // 2
             if _is_out_of_memory(failure):

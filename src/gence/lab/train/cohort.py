@@ -161,10 +161,17 @@ class Cohort:
         self._prepare(start, 0)
         self.lanes = [self._create_lane(trainee) for trainee in self.trainees]
         began = last_saved = time.perf_counter()
+        took = math.inf
         for epoch in range(start, self.epochs):
+            epoch_began = time.perf_counter()
+            # A long epoch on a CPU may be given up in its middle: what was before it is kept and gone on from.
+            before = self._kept(checkpoint) if should_stop is not None and took > _LONG_EPOCH_S else None
             for part in range(self.parts):
                 self._await_batches()
-                self._enqueue(part)
+                if not self._enqueue(part, None if before is None else should_stop):
+                    if checkpoint and before is not None:
+                        checkpoint.save(epoch, time.perf_counter() - self.started, before, self.sums)
+                    return False
                 last = part + 1 == self.parts
                 pending = [self._enqueue_sums(i) for i in range(len(self.lanes))] if last else []
                 if not last:
@@ -174,6 +181,7 @@ class Cohort:
                 for lane in self.lanes:
                     lane.wait()  # the part after the next is made where this one is
             self._collect(pending, epoch)
+            took = time.perf_counter() - epoch_began
             if on_epoch:
                 on_epoch(self._progress(epoch, start, began))
             stopped = should_stop is not None and epoch + 1 < self.epochs and should_stop()
@@ -236,10 +244,26 @@ class Cohort:
             if isinstance(lane, GraphLane):
                 lane.stream.wait_stream(torch.cuda.current_stream())
 
-    def _enqueue(self, part: int) -> None:
-        """Enqueue a part of an epoch of all runs that have not diverged."""
+    def _kept(self, checkpoint: CohortCheckpoint | None) -> list[dict[str, Tensor]] | None:
+        """Copies of all that an epoch changes, for a checkpoint of its beginning; None where none will be written."""
+        if checkpoint is None or self.device.type != "cpu":
+            return None
+        for trainee in self.trainees:
+            trainee.ensure_optimizer_state()
+        return [{name: value.detach().clone() for name, value in t.tensors().items()} for t in self.trainees]
+
+    def _enqueue(self, part: int, should_stop: Callable[[], bool] | None) -> bool:
+        """Enqueue a part of an epoch of all runs that have not diverged; False if it was given up in between."""
         going = [lane for lane, diverged in zip(self.lanes, self.diverged, strict=True) if not diverged]
-        run_in_turns(going, len(self.feeds[0].part(part)))
+        steps = len(self.feeds[0].part(part))
+        if should_stop is None:
+            run_in_turns(going, steps)
+            return True
+        for _ in range(steps):
+            run_in_turns(going, 1)
+            if should_stop():
+                return False
+        return True
 
     def _enqueue_sums(self, i: int) -> Tensor:
         """Enqueue the copy of an epoch's sums of run i to the host; the copy is there when the lane is idle."""
@@ -302,6 +326,7 @@ class Cohort:
         return {name: [float(f"{value:.5g}") for value in values] for name, values in curves.items()}
 
 
+_LONG_EPOCH_S = 2.0
 _WATCHED_IMAGES = 1000
 _WATCHED_EPOCHS = 20
 

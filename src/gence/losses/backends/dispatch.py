@@ -292,7 +292,7 @@ def _warn_of_one_row() -> None:
         "gen_cross_entropy on one row is 0 with a zero gradient: a row competes with the others in its batch, and "
         "there are none. Use a larger batch, pass `context`, or set `anchor` > 0.",
         UserWarning,
-        stacklevel=5,
+        stacklevel=_checks.callers_level(),
     )
 
 

@@ -1,7 +1,7 @@
 """A batch in parts: ranks, micro-batches and running marginals, each with its exact share of the loss."""
 
 from gence.losses.parts.marginal import BatchMarginal, RunningMarginal
-from gence.losses.parts.ranks import Group, resolve_group, warn_of_lone_rank
+from gence.losses.parts.ranks import Group, resolve_group, warn_of_lone_rank, watch_accumulation
 from gence.losses.parts.share import (
     Marginal,
     MarginalSource,
@@ -17,4 +17,5 @@ __all__ = [
     "resolve_group",
     "share_of_batch",
     "warn_of_lone_rank",
+    "watch_accumulation",
 ]

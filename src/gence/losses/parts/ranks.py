@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from gence.losses import _checks
 
@@ -177,5 +178,34 @@ def warn_of_lone_rank(input: Tensor) -> None:
         "compete with each other only, and the averaged gradient is not that of the whole batch. Pass "
         'process_group="world" to GenCELoss or gen_cross_entropy.',
         UserWarning,
-        stacklevel=3,
+        stacklevel=_checks.callers_level(),
     )
+
+
+class _Accumulation:
+    """Whether a loss over ranks had its backward pass, and the optimiser has not stepped since."""
+
+    watching = warned = pending = False
+
+
+def watch_accumulation(loss: Tensor) -> None:
+    """Warn once where losses over ranks are accumulated naively: one micro-batch's backward pass, then the next loss.
+
+    Each micro-batch then competes with the other ranks' micro-batches alone, not with the rest of its own batch.
+    """
+    if _Accumulation.warned or torch.compiler.is_compiling() or not loss.requires_grad:
+        return
+    if not _Accumulation.watching:
+        _Accumulation.watching = True
+        register_optimizer_step_post_hook(lambda *_: setattr(_Accumulation, "pending", False))
+    if _Accumulation.pending:
+        _Accumulation.warned = True
+        warnings.warn(
+            "gen_cross_entropy over a process_group had a backward pass and is called again before the optimiser's "
+            "step: accumulated like this, each micro-batch competes with the other ranks' rows only, not with the rest "
+            "of its own batch. Use gence.two_pass_backward(..., process_group=...), which is exact.",
+            UserWarning,
+            stacklevel=_checks.callers_level(),
+        )
+        return
+    loss.register_hook(lambda _: setattr(_Accumulation, "pending", True))  # type: ignore[no-untyped-call]
