@@ -117,15 +117,22 @@ def main() -> None:
     parser.add_argument("cifar_train", type=Path)
     parser.add_argument("cifar_test", type=Path)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--only", choices=("signs", "cifar"), help="measure one set; the record's other rows stay")
     parser.add_argument("--output", type=Path, default=Path("results/bench/defaults.json"))
     options = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        results = measure("sign digits", options.signs, 200, options.seeds, root / "signs-out")
-        print(json.dumps(results, indent=1), flush=True)
-        cifar = unpack({"train": options.cifar_train, "test": options.cifar_test}, root / "cifar")
-        results += measure("CIFAR-10", cifar, 500, options.seeds, root / "cifar-out")
+        results: list[dict[str, Any]] = []
+        if options.only != "cifar":
+            results += measure("sign digits", options.signs, 200, options.seeds, root / "signs-out")
+        if options.only != "signs":
+            cifar = unpack({"train": options.cifar_train, "test": options.cifar_test}, root / "cifar")
+            results += measure("CIFAR-10", cifar, 500, options.seeds, root / "cifar-out")
+    if options.only is not None and options.output.exists():
+        measured = {row["data"] for row in results}
+        before = json.loads(options.output.read_text())["results"]
+        results = [*(row for row in before if row["data"] not in measured), *results]
     record = {
         "what": "accuracy in % of compare's network from scratch, of references on the same pixels, and of a plain "
         "network given as many CPU seconds per run; mean and sample standard deviation over seeds",

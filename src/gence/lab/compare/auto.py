@@ -20,7 +20,7 @@ from pathlib import Path
 from gence.lab.compare.options import AUTO
 from gence.lab.data import container_paths, find_splits, known_sources, open_container, size_of
 from gence.lab.features import DEFAULT_ENCODER, embedded_encoder_is_installed, is_encoder_model
-from gence.lab.spec import Recipe
+from gence.lab.spec import Recipe, named_recipe
 
 TINY_SIDE = 16
 _SAMPLED = 200
@@ -107,6 +107,16 @@ def choose_recipe(recipe: str, side: int, device: str, model: str = "", tune_enc
     if side <= TINY_SIDE:
         return "tiny"
     return "small" if device == "cpu" or model in ("small_cnn", "mlp") else "modern"
+
+
+def choose_batch_size(recipe: Recipe, num_classes: int) -> int:
+    """Return the rows of a step: at least one per class, where the recipe has few for the sake of more steps.
+
+    >>> from gence.lab.spec import RECIPES
+    >>> choose_batch_size(RECIPES["small"], 10), choose_batch_size(RECIPES["small"], 100)
+    (20, 100)
+    """
+    return max(recipe.batch_size, num_classes) if recipe == named_recipe("small") else recipe.batch_size
 
 
 def _sampled_sizes(data: str) -> set[tuple[int, int]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from gence.lab.compare.auto import (
     TINY_SIDE,
+    choose_batch_size,
     choose_device,
     choose_image_size,
     choose_model,
@@ -144,7 +145,7 @@ def plan_comparison(options: CompareOptions) -> ComparePlan:
         subset=Subset(n=n),
         model=model,
         loss=losses[0],
-        recipe=_recipe(options, side, device, model),
+        recipe=_recipe(options, side, device, model, splits.train.num_classes),
         seed=seeds[0],
         ood=ood,
         image_size=image_size,
@@ -206,7 +207,7 @@ def _plan_table(options: CompareOptions, data: str, ood: tuple[str, ...]) -> Com
     encoder = row_encoder(EncoderModel.parse(model).encoder, splits)
     outside = {source: load_ood_rows(source, splits.columns, splits.width) for source in ood}
     n, notes = _balanced(_labels(options.n, data), train.num_classes)
-    recipe = _recipe(options, 0, "cpu", model)
+    recipe = _recipe(options, 0, "cpu", model, train.num_classes)
     rows = len(train) if n is None else n
     if options.epochs is None and options.recipe == AUTO and rows > _EPOCH_ROWS:
         recipe = recipe.replace(epochs=max(10, recipe.epochs * _EPOCH_ROWS // rows))
@@ -281,11 +282,12 @@ def _balanced(n: int | None, num_classes: int) -> tuple[int | None, tuple[str, .
     )
 
 
-def _recipe(options: CompareOptions, side: int, device: str, model: str) -> Recipe:
+def _recipe(options: CompareOptions, side: int, device: str, model: str, num_classes: int) -> Recipe:
     """Return the recipe that was asked for, or chosen, with its own changes."""
     recipe = options.recipe
     if not isinstance(recipe, Recipe):
         recipe = named_recipe(choose_recipe(recipe, side, device, model, options.tune_encoder))
+        recipe = recipe.replace(batch_size=choose_batch_size(recipe, num_classes))
     if is_encoder_model(model):
         recipe = recipe.replace(tune_encoder=options.tune_encoder)
     if options.epochs is not None:

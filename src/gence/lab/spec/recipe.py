@@ -172,9 +172,10 @@ RECIPES: dict[str, Recipe] = {
         epochs=40, batch_size=50, lr=0.05, nesterov=True, schedule="cosine", warmup_epochs=2, crop_padding=1,
         flip=False, randaugment_ops=0,
     ),
-    # Photographs and a small network on a CPU, in half a minute per run: mirrored and shifted, no more.
+    # Photographs and a small network on a CPU, in half a minute per run: mirrored and shifted, no more. Few rows per
+    # step, because few labels give few steps: on 200 labels 20 rows are ten points of accuracy ahead of 50.
     "small": Recipe(
-        epochs=80, batch_size=50, lr=0.05, nesterov=True, schedule="cosine", warmup_epochs=4, randaugment_ops=0,
+        epochs=80, batch_size=20, lr=0.05, nesterov=True, schedule="cosine", warmup_epochs=4, randaugment_ops=0,
     ),
     # A head on frozen features: nothing is augmented, and steps are large.
     "head": Recipe(
