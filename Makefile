@@ -22,6 +22,9 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
 
 demo: $(VENV)/.demo
 	$(BIN)/gence compare
+	@echo "These digits are easy, and cross-entropy is enough for them. Few labels, many classes and a high learning rate are"
+	@echo "where GenCE with an anchor is ahead in the records: gence show table1. Next, on images of your own, a folder per class:"
+	@echo "gence compare --data FOLDER"
 
 test: setup browser lint types collect imports
 	$(PYTEST) tests/losses --cov --cov-report=term:skip-covered --cov-fail-under=95

@@ -77,7 +77,7 @@ def test_another_recipe_is_another_table(store: Store) -> None:
     ("arguments", "message"),
     [
         (["show", "tabel1"], "tabel1 is neither a table nor a folder of records; did you mean 'table1'"),
-        (["show", "nowhere/"], "nowhere/ is neither a table nor a folder of records; known: batch_size"),
+        (["show", "nowhere/"], "nowhere/ is neither a table nor a folder of records; known: "),
         (["show", "{}"], "has no finished run; there are records in .*store: name that folder"),
         (["show", "{}/empty"], "has no finished run; check the path, or make runs with"),
         (["report", "{}"], "no finished run to report; there are records in .*store: name that folder"),
@@ -212,3 +212,13 @@ def test_an_installation_without_the_records_says_so(monkeypatch) -> None:
     monkeypatch.setattr("gence.paper.records.checkout", lambda: None)
     with pytest.raises(FileNotFoundError, match="name a store with --store, or run from a checkout"):
         default_results()
+
+
+def test_a_narrow_terminal_gets_the_columns_in_parts() -> None:
+    table, _ = shown("table1", Store(default_results()))
+    for width in (80, 100, 160):
+        out = io.StringIO()
+        print_table(table, Console(file=out, width=width, force_terminal=True, color_system=None, _environ={}))
+        assert max(map(len, out.getvalue().splitlines())) <= width
+        assert all(cell.text in out.getvalue() for row in table.rows for cell in row.cells[1:]), width
+        assert out.getvalue().count("┡") > 1

@@ -63,8 +63,11 @@ def register(app: typer.Typer) -> None:
         table, notes = shown(name, place, rows=read_names(rows), seeds=seeds, recipe=recipe)
         if format == "text":
             console = table_console()
+            found = [note for note in notes if note in known[name].findings]  # what is said of the table, before it
+            for note in found:
+                console.print(note, style="bold", highlight=False, markup=False)
             print_table(table, console)
-            for note in notes:
+            for note in notes[len(found) :]:
                 console.print(note, highlight=False, markup=False)
         else:
             form = {"markdown": table.markdown, "latex": table.latex, "csv": table.csv}[format]

@@ -8,8 +8,9 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -168,18 +169,49 @@ def table_console() -> Console:
 
 
 def print_table(table: Table, console: Console) -> None:
-    """Print a table, over the console's width where that would cut it.
+    """Print a table; where a terminal has no room for it, in parts below one another, a few columns each.
 
-    Lines that the terminal breaks can be put right with a wider one; a number that is cut is lost. So is what is bold
-    in a pipe, or in a terminal that knows no styles: there the best has a mark.
+    A number that is cut is lost: in a file, and where not even one column has room, lines are longer than the width.
+    What is bold is lost in a pipe, or in a terminal that knows no styles: there the best has a mark.
     """
     from rich.console import Console
 
     bold = console.color_system is not None  # rich writes no style without one; NO_COLOR leaves it, and bold with it
+    if console.is_terminal and not table_fits(table, console):
+        parts = _parts(table, console)
+        for part in parts[:-1]:
+            console.print(part.rich(bold=bold))
+        table = parts[-1]
     if not _fits(table.rich(bold=bold), console.width):
         widest = Console(width=_WIDE).measure(table.rich(bold=bold)).maximum
         console = Console(file=console.file, width=max(console.width, widest))
     console.print(table.rich(bold=bold))
+
+
+def _parts(table: Table, console: Console) -> list[Table]:
+    """The table in parts that fit: the columns that name a row in each, then as many others as there is room for.
+
+    The last has the caption. A table of which not even one column fits is its own only part.
+    """
+    named = 2 if len(table.columns) > 2 and not table.columns[1] else 1
+    parts: list[Table] = []
+    first = named
+    while first < len(table.columns):
+        fitting = [
+            part
+            for last in range(first + 1, len(table.columns) + 1)
+            if table_fits(part := _columns(table, (*range(named), *range(first, last)), caption=""), console)
+        ]
+        if not fitting:
+            return [table]
+        parts.append(fitting[-1])
+        first += len(fitting[-1].columns) - named
+    return [*parts[:-1], replace(parts[-1], caption=table.caption)]
+
+
+def _columns(table: Table, kept: Sequence[int], caption: str) -> Table:
+    rows = tuple(replace(row, cells=tuple(row.cells[i] for i in kept)) for row in table.rows)
+    return replace(table, columns=tuple(table.columns[i] for i in kept), rows=rows, caption=caption)
 
 
 def table_fits(table: Table, console: Console) -> bool:

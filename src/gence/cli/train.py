@@ -292,6 +292,7 @@ def _columns_named(
 def _settled(wanted: CompareOptions, changes: dict[str, Any]) -> tuple[RunSpec, str]:
     """Return the run, what is open as `gence compare` chooses it, and its device; say what was chosen."""
     from gence.lab.compare import plan_comparison
+    from gence.lab.spec import recipe_name
 
     plan = plan_comparison(wanted)
     spec = plan.base.replace(**changes)
@@ -299,10 +300,11 @@ def _settled(wanted: CompareOptions, changes: dict[str, Any]) -> tuple[RunSpec, 
         typer.echo(f"note: {note}", err=True)
     if plan.hint:
         typer.echo(f"{plan.hint}.", err=True)
-    chosen = plan.base.recipe == spec.recipe
+    name, epochs = recipe_name(spec.recipe), spec.recipe.epochs
     size = f" at {spec.image_size} px" if spec.image_size else ""
     typer.echo(
-        f"{spec.data}{size}: {spec.loss}, {spec.model}, {plan.recipe if chosen else ''}{spec.recipe.epochs} epochs, "
+        f"{spec.data}{size}: {spec.loss}, {spec.model}, {f'recipe {name}, ' if name else ''}{epochs} "
+        f"{'epoch' if epochs == 1 else 'epochs'}, "
         f"on {plan.device}",
         err=True,
     )

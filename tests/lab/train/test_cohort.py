@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from gence.lab.spec.run import Subset
+from gence.lab.train import cohort
 from gence.lab.train.backbone import resolve_device
 from gence.lab.train.checkpoint import CohortCheckpoint
 from gence.lab.train.cohort import CohortProgress, _marginal_kl, train_cohort
@@ -284,3 +285,31 @@ def test_a_gpu_agrees_with_the_cpu_in_float32():
 def test_a_run_of_one_step_is_captured_too():
     (result,) = train_cohort([small_spec("gence(anchor=0.1)", n=20, **{"recipe.epochs": 1})], device="cuda")
     assert result.status == "done"
+
+
+@pytest.mark.parametrize("calls", [2, 9])
+def test_a_long_epoch_ends_in_its_middle_and_is_begun_again(tmp_path, monkeypatch, calls):
+    monkeypatch.setattr(cohort, "_LONG_EPOCH_S", 0.0)
+    short = {"recipe.epochs": 3, "recipe.batch_size": 10}
+    specs = [small_spec("ce", **short), small_spec("gence", **short)]
+    whole = train_cohort(specs, device="cpu")
+    asked, seen = [], []
+
+    def should_stop():
+        asked.append(1)
+        return len(asked) >= calls
+
+    stopped = train_cohort(
+        specs,
+        device="cpu",
+        workdir=tmp_path,
+        should_stop=should_stop,
+        on_epoch=lambda progress: seen.append(progress.epoch),
+    )
+    assert stopped == [None, None]
+    assert len(asked) == calls
+    resumed = train_cohort(specs, device="cpu", workdir=tmp_path, on_epoch=lambda progress: seen.append(progress.epoch))
+    assert seen == [1, 2, 3]
+    for one, other in zip(whole, resumed, strict=True):
+        assert one.metrics == other.metrics
+        assert one.curves == other.curves

@@ -169,7 +169,7 @@ class Cohort:
             for part in range(self.parts):
                 self._await_batches()
                 if not self._enqueue(part, None if before is None else should_stop):
-                    if checkpoint and before is not None:
+                    if checkpoint and before is not None and epoch > 0:
                         checkpoint.save(epoch, time.perf_counter() - self.started, before, self.sums)
                     return False
                 last = part + 1 == self.parts
