@@ -79,7 +79,12 @@ def render_page(store: Store, *, recipe: str | None = None) -> str:
         sections.append(_Section(name, entry.title, table, _lines(table), _textual(table), notes, figures))
     css = (files("gence.lab.report") / "templates" / "report.css").read_text(encoding="utf-8")
     return environment.get_template("paper.html").render(
-        sections=sections, version=__version__, css=Markup(css + colour_variables(marks)), recipe=recipe or "paper"
+        # What agrees comes before the list of everything.
+        sections=sections,
+        first=min(1 if first.rows else 0, len(sections) - 1),
+        version=__version__,
+        css=Markup(css + colour_variables(marks)),
+        recipe=recipe or "paper",
     )
 
 
