@@ -1,4 +1,4 @@
-"""Text: a small sentence encoder fine-tuned with GenCE by Hugging Face's trainer, up to 10 labelled sentences per class.
+"""Text: a small sentence encoder fine-tuned with GenCE by Hugging Face's trainer, up to 10 sentences per class.
 
 Sentences and model are those of text_embeddings.py, where the encoder stays frozen.
 
