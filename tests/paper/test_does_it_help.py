@@ -7,7 +7,7 @@ import pytest
 from gence.lab.spec import LossSpec
 from gence.lab.store import RunResult, Store
 from gence.paper import default_results
-from gence.paper.does_it_help import does_it_help_table, help_cells
+from gence.paper.does_it_help import HARSH, MILD, decision_guide, does_it_help_table, help_cells
 from gence.paper.exhibits.table1 import table1
 
 
@@ -31,9 +31,29 @@ def test_what_it_advises_is_what_the_records_say():
     by_situation = {line[0].strip("| "): line for line in table if len(line) == 3}
     assert len(by_situation) <= 8
     for situation, line in by_situation.items():
-        if "ResNet-50" in situation:
-            assert "Keep cross-entropy" in line[2]
+        if "a mild recipe" in situation:
+            assert "ResNet-50: Keep cross-entropy" in line[2]
+            assert "VGG-19: Try `GenCELoss(anchor=0.1)`" in line[2]
         if situation == "The same with 5000 labels":
             cells = {cell.data: cell.accuracy["gence(anchor=0.1)"] for cell in help_cells(Store(default_results()))}
             assert "classes are many" in line[2]
             assert sum(cells["cifar100"]) > sum(cells["cifar10"])
+
+
+def test_the_guide_has_a_row_for_what_is_not_measured(writer):
+    guide = decision_guide(writer.store)
+    assert (
+        "| head on a frozen pretrained encoder | long tail | any | compare on your data | not measured yet |"
+        in guide
+    )
+    assert "In all of these" not in guide
+
+
+def test_with_2000_labels_a_milder_recipe_gains_more_than_any_loss():
+    """What the guide says below its table."""
+    frame = Store(default_results()).frame()
+    frame = frame[(frame["evaluate_on"] == "test") & (frame["subset.n"].astype(float) == 2000)]
+    cells = frame.groupby(["data", "model", "recipe", "loss"])["accuracy"].mean()
+    for data in ("cifar10", "cifar100"):
+        for model in ("resnet50", "vgg19"):
+            assert cells[data, model, MILD, "ce"] > cells[data, model, HARSH].drop("ce").max()

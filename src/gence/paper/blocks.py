@@ -20,7 +20,7 @@ import pandas as pd
 from gence.lab.report import markdown_table
 from gence.lab.store import Store, environment_record
 from gence.metrics import Summary, summarize
-from gence.paper.does_it_help import does_it_help_table
+from gence.paper.does_it_help import decision_guide, does_it_help_table
 from gence.paper.exhibit import ANCHORED, DATA_TITLES, MODEL_TITLES, OFFSET, SIX_LOSSES, Column
 from gence.paper.exhibit_registry import Asked, entries, shown
 from gence.paper.exhibit_table import Drawing
@@ -211,8 +211,8 @@ def renderers(store: Store, bench: Path) -> dict[str, Renderer]:
     """Return the functions that write each block, by name.
 
     A name of `gence show` is its table with the sentences around it, NAME_figure its figures, and an entry may have
-    blocks of its own, such as `headline`; `does_it_help` is the front page's table, `agreement` that of
-    the page of the paper;
+    blocks of its own, such as `headline`; `does_it_help` is the front page's table, `decision_guide` that of the docs,
+    `agreement` that of the page of the paper;
     `measured` and `measured_ece` are what the store holds, one line per cell;
     `losses` is the registry; `speed` is the loss's cost, one line per shape; `bench-NAME` is the table of the rows in
     `NAME.json` of the folder of benchmarks, where small studies lie too.
@@ -232,6 +232,7 @@ def renderers(store: Store, bench: Path) -> dict[str, Renderer]:
     found["measured_ece"] = lambda: f"\n{measured_table(store, 'ece')}\n"
     found["agreement"] = lambda: f"\n{agreement_table(store).markdown()}\n\n"
     found["does_it_help"] = lambda: f"\n{does_it_help_table(store)}\n"
+    found["decision_guide"] = lambda: f"\n{decision_guide(store)}\n"
     found["losses"] = lambda: f"\n{registry_table()}\n\n"
     if (bench / "loss.json").exists():
         found["speed"] = lambda: f"\n{speed_table(bench / 'loss.json')}\n"

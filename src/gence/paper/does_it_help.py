@@ -1,4 +1,4 @@
-"""The front page's evidence, from the records: the table *Does it help?* and the figure beside it.
+"""Whether it helps, from the records: the front page's table and figure, and the decision guide of the docs.
 
 A cell is one choice of data, number of labels, network and recipe; a pair is two runs of a cell that share a seed.
 """
@@ -77,75 +77,140 @@ def _differences(runs: pd.DataFrame, metric: str) -> dict[str, tuple[float, ...]
     }
 
 
-def does_it_help_table(store: Store) -> str:
-    """Return the Markdown table *Does it help?*: situation, what was measured, what to do."""
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """One row of the evidence: a situation, what was measured there, and what to do.
+
+    Attributes:
+        situation: in a few words, for the front page.
+        measured: what the records say.
+        use: what to do.
+        labels: how many labels, for the decision guide; empty where the row is about something else.
+        training: the network and where its weights come from.
+        classes: balanced or not.
+        recipe: how it was trained.
+        evidence: the page that has every cell, from the folder of the documentation.
+    """
+
+    situation: str
+    measured: str
+    use: str
+    labels: str = ""
+    training: str = ""
+    classes: str = "balanced"
+    recipe: str = ""
+    evidence: str = ""
+
+
+def advice(store: Store) -> list[Advice]:
+    """Return every row that the records support, the decision guide's first."""
     cells = help_cells(store)
-    lines = [
-        line
-        for line in (*_from_scratch(cells), *_tuned(store), *help_rows(store), *_calibration(cells))
-        if line is not None
-    ]
+    return [*_from_scratch(cells), *_tuned(store), *_frozen(store), *_in_general(cells)]
+
+
+def does_it_help_table(store: Store) -> str:
+    """Return the front page's Markdown table *Does it help?*: situation, what was measured, what to do."""
+    by_situation: dict[str, list[Advice]] = {}
+    for one in advice(store):
+        by_situation.setdefault(one.situation, []).append(one)
+    lines = [[situation, _joined(rows, "measured"), _joined(rows, "use")] for situation, rows in by_situation.items()]
     if not lines:
         return "Nothing is measured yet.\n"
-    note = (
-        "Differences are from cross-entropy, in percentage points, over pairs of runs that share data, network, recipe "
-        "and seed; recipes are equal for all losses, and nothing is tuned but where the row says so."
+    return f"{markdown_table(['Your situation', 'What we measured', 'What to do'], lines, 'lll')}\n\n{_NOTE}\n"
+
+
+def decision_guide(store: Store) -> str:
+    """Return the Markdown tables of the decision guide: which loss for which labels, network, classes and recipe."""
+    found = advice(store)
+    rows = [one for one in found if one.labels]
+    known = {(one.training, one.classes) for one in rows}
+    missing = [one for one in _NOT_YET if (one.training, one.classes) not in known]
+    lines = [[one.labels, one.training, one.classes, one.recipe, one.use, _linked(one)] for one in (*rows, *missing)]
+    heads = ["Labels", "Network", "Classes", "Recipe", "Loss and settings", "Measured against cross-entropy"]
+    parts = [markdown_table(heads, lines, "llllll"), _NOTE]
+    always = [[one.situation, one.use, _linked(one)] for one in found if not one.labels]
+    if always:
+        parts += ["In all of these situations:", markdown_table(["About", "What to do", "Measured"], always, "lll")]
+    return "\n\n".join(parts) + "\n"
+
+
+_NOTE = (
+    "Differences are from cross-entropy, in percentage points, over pairs of runs that share data, network, recipe and "
+    "seed; recipes are equal for all losses, and nothing is tuned but where the row says so."
+)
+_SCRATCH, _FROZEN, _TAIL = "from scratch", "head on a frozen pretrained encoder", "long tail"
+_EVERY_CELL = "#every-cell"
+_NOT_YET = tuple(
+    Advice(
+        situation="", measured="not measured yet", use="compare on your data", labels="any", training=training,
+        classes=classes, recipe="any",
     )
-    return f"{markdown_table(['Your situation', 'What we measured', 'What to do'], lines, 'lll')}\n\n{note}\n"
+    for training, classes in ((_FROZEN, "balanced"), (_FROZEN, _TAIL), (_SCRATCH, _TAIL))
+)  # fmt: skip
 
 
-_Line = list[str] | None
+def _joined(rows: Sequence[Advice], field: str) -> str:
+    """A cell of the front page: rows of one situation differ in the network."""
+    if len(rows) == 1:
+        return str(getattr(rows[0], field))
+    end = "." if field == "use" else ""
+    return "; ".join(f"{one.training.partition(',')[0]}: {getattr(one, field).rstrip('.')}" for one in rows) + end
 
 
-def _from_scratch(cells: Sequence[HelpCell]) -> list[_Line]:
+def _linked(one: Advice) -> str:
+    return f"[{one.measured}]({one.evidence})" if one.evidence else one.measured
+
+
+def _from_scratch(cells: Sequence[HelpCell]) -> list[Advice]:
     few = [cell for cell in cells if cell.recipe == HARSH and cell.n <= 2000]
     more = [cell for cell in cells if cell.recipe == HARSH and cell.n > 2000]
-    mild = [cell for cell in cells if cell.recipe == MILD]
-    labels = sorted({cell.n for cell in more})
-    return [
-        _line(
-            "From scratch, 2000 labels, a harsh recipe (high rate, hardly any warm-up: the paper's)",
-            few,
-            ANCHORED,
-            "Use `GenCELoss(anchor=0.1)`, and try a longer warm-up.",
-        ),
-        _line(
-            f"The same with {' or '.join(map(str, labels))} labels",
-            more,
-            ANCHORED,
-            "Use the anchor where classes are many; expect little where each has hundreds of labels.",
-        ),
-        *(
-            _line(
-                f"From scratch, 2000 labels, a mild recipe, {MODEL_TITLES.get(model, model)}",
-                [cell for cell in mild if cell.model == model],
-                ANCHORED,
-                "Worth a try beside cross-entropy."
-                if _mean(cell.accuracy[ANCHORED] for cell in mild if cell.model == model) > 1
-                else "Keep cross-entropy.",
+    found = []
+    if few:
+        found.append(
+            Advice(
+                situation="From scratch, 2000 labels, a harsh recipe (high rate, hardly any warm-up: the paper's)",
+                measured=_gains(few, ANCHORED),
+                use=f"Use `GenCELoss(anchor=0.1)`; a milder recipe (`{MILD}`) gains even more.",
+                labels="2000",
+                training=_SCRATCH,
+                recipe=f"harsh: high rate, hardly any warm-up (`{HARSH}`)",
+                evidence=_EVERY_CELL,
             )
-            for model in sorted({cell.model for cell in mild}, reverse=True)
-        ),
-        _line(
-            "Plain GenCE, without an anchor",
-            cells,
-            PLAIN,
-            "Always set the anchor: without it some networks put every image into one class.",
-        ),
-    ]
+        )
+    if more:
+        labels = " or ".join(map(str, sorted({cell.n for cell in more})))
+        found.append(
+            Advice(
+                situation=f"The same with {labels} labels",
+                measured=_gains(more, ANCHORED),
+                use="Use the anchor where classes are many; expect little where each has hundreds of labels.",
+                labels=labels,
+                training=_SCRATCH,
+                recipe=f"harsh (`{HARSH}`)",
+                evidence=_EVERY_CELL,
+            )
+        )
+    mild = [cell for cell in cells if cell.recipe == MILD]
+    for model in sorted({cell.model for cell in mild}, reverse=True):
+        here = [cell for cell in mild if cell.model == model]
+        network = MODEL_TITLES.get(model, model)
+        found.append(
+            Advice(
+                situation="From scratch, 2000 labels, a mild recipe",
+                measured=_gains(here, ANCHORED),
+                use="Try `GenCELoss(anchor=0.1)` beside cross-entropy."
+                if _mean(cell.accuracy[ANCHORED] for cell in here) > 1
+                else "Keep cross-entropy.",
+                labels="2000",
+                training=f"{network}, {_SCRATCH}",
+                recipe=f"mild: lower rate, warm-up, mixed images (`{MILD}`)",
+                evidence=_EVERY_CELL,
+            )
+        )
+    return found
 
 
-def _line(situation: str, cells: Sequence[HelpCell], loss: str, advice: str) -> _Line:
-    if not cells:
-        return None
-    pairs = [one for cell in cells for one in cell.accuracy[loss]]
-    up = sum(one > 0 for one in pairs)
-    called = "Plain" if loss == PLAIN else "Anchored"
-    measured = f"{called} GenCE {statistics.fmean(pairs):+.1f} points of accuracy, better in {up} of {len(pairs)} pairs"
-    return [situation, measured, advice]
-
-
-def _tuned(store: Store) -> list[_Line]:
+def _tuned(store: Store) -> list[Advice]:
     """Every loss tuned alike: the best of all losses, and GenCE with a tuned anchor, against cross-entropy."""
     found: list[str] = []
     exhibit, measured = measured_tuned(store)
@@ -161,18 +226,61 @@ def _tuned(store: Store) -> list[_Line]:
         found.append(text)
     if not found:
         return []
-    advice = "Tune every loss alike before you believe a gain: `gence compare --tune 16`."
-    return [["From scratch, 2000 labels, VGG-19, every loss tuned alike", "; ".join(sorted(found)), advice]]
+    return [
+        Advice(
+            situation="From scratch, 2000 labels, VGG-19, every loss tuned alike",
+            measured="; ".join(sorted(found)),
+            use="Tune every loss alike before you believe a gain: `gence compare --tune 16`.",
+            labels="2000",
+            training=f"VGG-19, {_SCRATCH}",
+            recipe="tuned for each loss",
+            evidence="paper.md#every-loss-tuned",
+        )
+    ]
 
 
-def _calibration(cells: Sequence[HelpCell]) -> list[_Line]:
+def _frozen(store: Store) -> list[Advice]:
+    return [
+        Advice(
+            situation=situation,
+            measured=measured,
+            use=use,
+            labels="any",
+            training=_FROZEN,
+            classes=_TAIL if "long tail" in situation else "balanced",
+            recipe="tuned for each loss",
+        )
+        for situation, measured, use in help_rows(store)
+    ]
+
+
+def _in_general(cells: Sequence[HelpCell]) -> list[Advice]:
     if not cells:
         return []
     means = [statistics.fmean(cell.ece[ANCHORED]) for cell in cells]
     lower = sum(mean < 0 for mean in means)
-    measured = f"Calibration error of anchored GenCE lower in {lower} of {len(means)} cells, by {min(means):+.1f} to "
-    advice = "Do not choose a loss for its calibration; calibrate the model afterwards: `--calibrated`."
-    return [["You need probabilities", f"{measured}{max(means):+.1f} points", advice]]
+    return [
+        Advice(
+            situation="Plain GenCE, without an anchor",
+            measured=_gains(cells, PLAIN),
+            use="Always set the anchor: without it some networks put every image into one class.",
+            evidence="theory.md#when-the-class-marginal-drifts",
+        ),
+        Advice(
+            situation="You need probabilities",
+            measured=f"Calibration error of anchored GenCE lower in {lower} of {len(means)} cells "
+            f"(changes from {min(means):+.1f} to {max(means):+.1f} points)",
+            use="Do not choose a loss for its calibration; calibrate the model afterwards: `--calibrated`.",
+            evidence="paper.md#calibration",
+        ),
+    ]
+
+
+def _gains(cells: Sequence[HelpCell], loss: str) -> str:
+    pairs = [one for cell in cells for one in cell.accuracy[loss]]
+    up = sum(one > 0 for one in pairs)
+    called = "Plain" if loss == PLAIN else "Anchored"
+    return f"{called} GenCE {statistics.fmean(pairs):+.1f} points of accuracy, better in {up} of {len(pairs)} pairs"
 
 
 def _mean(groups: Iterable[Sequence[float]]) -> float:
