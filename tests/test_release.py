@@ -134,6 +134,6 @@ def test_version_is_one_and_the_same(built: Path, empty: Path, tmp_path: Path) -
     assert next(built.glob("*.whl")).name.startswith(f"gence-{version}-")
     changes = re.search(r"^## \[?([\w.]+)", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
     assert changes is not None
-    assert changes[1] in ("Unreleased", version)
+    assert changes[1] in ("Unreleased", version), "the changelog begins with another version"
     cited = re.search(r"^version: *\"?([\w.]+)", (ROOT / "CITATION.cff").read_text(), flags=re.MULTILINE)
     assert cited is None or cited[1] == version
