@@ -100,12 +100,34 @@ def test_the_full_batch_and_a_hidden_layer_are_settings_too(digits) -> None:
         assert min(cell["metrics"]["accuracy"]) > 0.3, setting
 
 
+def test_supcon_is_a_line_of_the_settings_that_have_its_sizes(digits) -> None:
+    asked = selected(("balanced/sign-digits/*",), ("supcon",))
+    assert [(setting.per_class, [line.name for line in lines]) for _, setting, lines in asked] == [
+        (5, ["supcon"]), (20, ["supcon"]),
+    ]  # fmt: skip
+    (cell,) = make_cells(asked[0][1], asked[0][2], digits)
+    assert cell["cell"] == "balanced/sign-digits/5/supcon"
+    assert min(cell["metrics"]["accuracy"]) > 0.6
+    assert len(cell["tuned"]["lr"]) == SEEDS
+
+
+def test_tables_of_detection_have_the_rows_that_have_sets_to_refuse(tmp_path) -> None:
+    rows = {
+        name: {row.cells[0].text for row in shown(name, Store(tmp_path))[0].rows}
+        for name in ("transfer_balanced_near", "transfer_balanced_far", "transfer_balanced")
+    }
+    assert rows["transfer_balanced_near"] == {"CIFAR-10", "CLINC150"}
+    assert rows["transfer_balanced_far"] == {"CIFAR-10"}
+    assert len(rows["transfer_balanced"]) == 6
+
+
 def test_long_tails_keep_the_accuracy_of_head_middle_and_tail(digits) -> None:
-    lines = [line for line in PARTS["tail"].all_lines if line.name in ("ce", "resampled", "logit_adjusted")]
+    names = ("ce", "resampled", "logit_adjusted", "class_weights")
+    lines = [line for line in PARTS["tail"].all_lines if line.name in names]
     cells = make_cells(Setting(study="tail", source="sign-digits", rho=10, largest=50), lines, digits)
     found = {cell["cell"].rpartition("/")[2]: cell["metrics"] for cell in cells}
     assert sum(found["ce"]["head_accuracy"]) > sum(found["ce"]["tail_accuracy"])
-    for remedy in ("resampled", "logit_adjusted"):
+    for remedy in ("resampled", "logit_adjusted", "class_weights"):
         assert sum(found[remedy]["tail_accuracy"]) > sum(found["ce"]["tail_accuracy"])
 
 

@@ -12,6 +12,8 @@ from gence.losses import LOSSES
 READS_LOGITS = [name for name, info in LOSSES.items() if info.takes == "logits"]
 VARIANTS = (
     "ce(label_smoothing=0.1)",
+    "ce(weight=balanced)",
+    "gence(anchor=0.1,weight=balanced)",
     "gence(label_smoothing=0.2)",
     "gence(anchor=0.1)",
     "gence(anchor=0.3,prior=train)",
@@ -97,6 +99,7 @@ def test_extreme_logits_are_finite_in_float32(loss: str) -> None:
         ([["ce"], ["mae"]], "same losses in the same order"),
         ([["focal(q=1)"]] * G, "no parameter 'q'"),
         ([["gence(anchor=1,prior=tran)"]] * G, "expected 'train', 'uniform'"),
+        ([["ce(weight=2)"]] * G, "weight is 2; expected 'balanced'"),
     ],
 )
 def test_losses_that_cannot_be_stacked(losses: list[list[str]], message: str) -> None:

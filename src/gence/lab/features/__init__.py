@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         FOLDS,
         HEAD_RECIPE,
         HEADS,
+        PROJECTION,
         REFERENCES,
         TRIALS,
         Head,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
         logits_of,
         stratified_folds,
         train_heads,
+        train_projections,
         tune_heads,
     )
     from gence.lab.features.names import EncoderModel, head_run, is_encoder_model

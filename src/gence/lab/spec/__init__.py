@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         LossSpec,
         check_numbers,
         expand_groups,
+        looked_up,
         split_losses,
     )
     from gence.lab.spec.recipe import (

@@ -47,7 +47,7 @@ from gence.lab.spec.run import RunSpec, Subset
 _PARTS = ("base", "product", "include")
 _NAMES = ("recipes", "subsets", "losses")
 # What every loss takes, as torch's cross-entropy does; the loss's own parameters are in the registry.
-_SHARED_LOSS_PARAMS = ("label_smoothing",)
+_SHARED_LOSS_PARAMS = ("label_smoothing", "weight")
 
 
 @dataclass(frozen=True, kw_only=True)

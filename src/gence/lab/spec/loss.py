@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gence.lab.spec.fields import SpecError, number
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _LOSS_FORM = re.compile(r"\s*(?P<name>[A-Za-z_][\w.+-]*)\s*(?:\((?P<params>.*)\))?\s*", re.DOTALL)
 
@@ -17,7 +20,7 @@ ParamValue = float | int | str | bool
 TUNE = "tune"
 """The value of a loss's parameter that asks for it to be tuned."""
 
-_GIVEN_IN_WORDS = ("prior",)
+_GIVEN_IN_WORDS = ("prior", "weight")
 
 LOSS_GROUPS: Mapping[str, tuple[str, ...]] = {
     "paper": ("gence", "ce", "generalized_ce", "focal", "mae", "brier"),
@@ -53,7 +56,8 @@ GROUPS_HELP = f"{', '.join(LOSS_GROUPS)} and all name groups of losses."
 class LossSpec:
     """A loss by name, with its parameters.
 
-    "prior" may be "train" (the training subset's class distribution), "uniform", or absent (the batch's own).
+    "prior" may be "train" (the training subset's class distribution), "uniform", or absent (the batch's own); "weight"
+    may be "balanced" (each class weighs as much as any other) or absent.
     A whole number is kept as an int, so that `anchor=1` and `anchor=1.0` are one loss.
 
     >>> str(LossSpec(name="gence", params={"prior": "train", "anchor": 0.1}))
@@ -175,6 +179,37 @@ def check_numbers(loss: LossSpec, *, may_tune: bool = False) -> None:
             continue
         tuning = "; only gence tune and gence compare --tune N try several" if value == TUNE else ""
         raise SpecError(f"loss {loss}: {name} is {value!r}; expected a number, such as {name}=0.5{tuning}")
+
+
+def looked_up(loss: LossSpec, prior: Tensor) -> dict[str, Any]:
+    """Return a loss's parameters with tensors in the place of words.
+
+    Args:
+        loss: the loss.
+        prior: class distribution (K,) of the training labels.
+
+    Raises:
+        ValueError: a word that means nothing, or a word where losses take a number.
+
+    >>> import torch
+    >>> looked_up(LossSpec.parse("ce(weight=balanced)"), torch.tensor([0.75, 0.25]))["weight"]
+    tensor([0.6667, 2.0000])
+    """
+    check_numbers(loss)
+    params: dict[str, Any] = loss.params
+    classes = len(prior)
+    named = {
+        "prior": {"train": prior, "uniform": prior.new_full(prior.shape, 1 / classes)},
+        # As scikit-learn's class_weight="balanced"; a class without rows weighs nothing.
+        "weight": {"balanced": (prior > 0) / (classes * prior).clamp_min(1e-12)},
+    }
+    for name in _GIVEN_IN_WORDS:
+        if name in params and params[name] not in named[name]:
+            words = ", ".join(map(repr, named[name]))
+            raise ValueError(f"loss {loss}: {name} is {params[name]!r}; expected {words}, or none at all")
+        if name in params:
+            params[name] = named[name][params[name]]
+    return params
 
 
 def _param(loss: str, name: str, value: Any) -> ParamValue:

@@ -21,8 +21,8 @@ from gence.lab.spec import (
     RunSpec,
     anchor_shares,
     average_shares,
-    check_numbers,
     learning_rates,
+    looked_up,
     stream_seed,
 )
 from gence.lab.train.backbone import RunBackbone, choose_trained, head_and_encoder, parameter_groups, pretrained_encoder
@@ -256,19 +256,11 @@ def uses_bf16(spec: RunSpec, device: torch.device) -> bool:
 
 def create_criterion(spec: RunSpec, train_prior: Tensor) -> Any:
     """The spec's loss on the device; a prior given by name is looked up."""
-    params: dict[str, Any] = dict(spec.loss.params)
-    known = ("label_smoothing", *loss_info(spec.loss.name).params)
-    for param in params:
+    known = ("label_smoothing", *loss_info(spec.loss.name).params, "weight")
+    for param in spec.loss.params:
         if param not in known:
             raise ValueError(f"loss {spec.loss}: no parameter {param!r} for a run; known: {', '.join(known)}")
-    check_numbers(spec.loss)
-    if "prior" in params:
-        named = {"train": train_prior, "uniform": torch.full_like(train_prior, 1.0 / train_prior.numel())}
-        if params["prior"] not in named:
-            raise ValueError(
-                f"loss {spec.loss}: prior is {params['prior']!r}; expected 'train', 'uniform', or none at all"
-            )
-        params["prior"] = named[params["prior"]]
+    params = looked_up(spec.loss, train_prior)
     return create_loss(spec.loss.name, **params).to(train_prior.device)
 
 

@@ -45,6 +45,15 @@ METRICS = {
 }
 """Name -> title, direction, scale and unit. AUROC is by entropy, the mean over a source's out-of-distribution sets."""
 
+_NEEDS_SETS = {"auroc": 1, "auroc_0": 1, "auroc_1": 2}
+"""How many out-of-distribution sets a source must have to have the metric."""
+
+_SHOWN = {
+    **METRICS,
+    "auroc_0": ("AUROC, nearest out-of-distribution set", 1, 100.0, "points"),
+    "auroc_1": ("AUROC, farthest out-of-distribution set", 1, 100.0, "points"),
+}
+
 Cells = Mapping[str, Mapping[str, Any]]
 
 
@@ -102,7 +111,7 @@ def regimes() -> dict[str, list[Setting]]:
 
 
 def _counted(cells: Cells, parts: Iterable[Part]) -> str:
-    asked = [f"{setting.name}/{line.name}" for part in parts for setting in part.settings for line in part.all_lines]
+    asked = [f"{setting.name}/{line.name}" for part in parts for setting, line in part.cells]
     done = sum(name in cells for name in asked)
     seconds = sum(cells[name]["cpu_s"] for name in asked if name in cells)
     return f"{done} of {len(asked)} cells are measured, in {seconds / 60:.0f} minutes of CPU"
@@ -197,10 +206,12 @@ def _all_lines() -> list[Line]:
 def part_view(asked: Asked, part: str, metric: str = "accuracy") -> View:
     """A part's cells: a row per setting, a column per line; missing ones as missing."""
     cells, one = Records.beside(asked.store).read(), PARTS[part]
-    scale, sign = METRICS[metric][2:0:-1] if metric in METRICS else (100.0, 1)
+    title, sign, scale, unit = _SHOWN.get(metric, (metric.replace("_", " ").capitalize(), 1, 100.0, "%"))
     rows = []
     for setting in one.settings:
         if asked.rows and not any(fnmatch.fnmatchcase(setting.name, pattern) for pattern in asked.rows):
+            continue
+        if metric in _NEEDS_SETS and len(SOURCES[setting.source].outside) < _NEEDS_SETS[metric]:
             continue
         found = [cells.get(f"{setting.name}/{line.name}") for line in one.all_lines]
         means = [statistics.fmean(v) * scale if cell and (v := values(cell, metric)) else None for cell in found]
@@ -214,14 +225,15 @@ def part_view(asked: Asked, part: str, metric: str = "accuracy") -> View:
         if setting.study == "batch":
             size += f", {'full batch' if setting.batch == 0 else f'batch {setting.batch}'}"
         begin = (Cell(text=SOURCES[setting.source].title, value=setting.source), Cell(text=size, value=size))
+        words = ["missing" if line.is_in(setting) else "–" for line in one.all_lines]
         shown = (
-            Cell(text="missing", value="missing")
+            Cell(text=word, value=word)
             if mean is None
             else Cell(text=f"{mean:.3f}" if metric == "nll" else f"{mean:.1f}", value=mean, best=mean == best)
-            for mean in means
+            for mean, word in zip(means, words, strict=True)
         )
         rows.append(Row(cells=(*begin, *shown)))
-    unit = f"{METRICS[metric][0]}, {METRICS[metric][3]}" if metric in METRICS else f"{metric}, %"
+    unit = f"{title}, {'%' if unit == 'points' else unit}"
     table = Table(
         name=f"transfer-{part}-{metric.replace('_', '-')}",
         caption=f"{one.title}: {unit}, mean over {SEEDS} seeds. {_counted(cells, [one])}.",
@@ -269,6 +281,8 @@ ENTRIES = (
                 ("balanced", "nll", "_nll", "NLL"),
                 ("balanced", "ece", "_ece", "calibration error"),
                 ("balanced", "auroc", "_auroc", "detection"),
+                ("balanced", "auroc_0", "_near", "detection of the nearest out-of-distribution set"),
+                ("balanced", "auroc_1", "_far", "detection of the farthest out-of-distribution set"),
                 ("tail", "accuracy", "", "accuracy"),
                 ("tail", "head_accuracy", "_head", "accuracy on the largest third of the classes"),
                 ("tail", "middle_accuracy", "_middle", "accuracy on the middle third of the classes"),

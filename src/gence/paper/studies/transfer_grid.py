@@ -124,10 +124,18 @@ class Line(Column):
     Attributes:
         reference: a classifier of scikit-learn instead of a loss.
         resampled: whether every class is drawn as often as any other.
+        head: the kind of head, where it is not the setting's.
+        sizes: labels per class of the settings that have the line; all settings if empty.
     """
 
     reference: str = ""
     resampled: bool = False
+    head: str = ""
+    sizes: tuple[int, ...] = ()
+
+    def is_in(self, setting: Setting) -> bool:
+        """Whether a setting has the line."""
+        return not self.sizes or setting.per_class in self.sizes
 
 
 def _line(name: str, title: str, loss: str = "ce", **more: Any) -> Line:
@@ -151,6 +159,8 @@ REFERENCES = tuple(
     _line(name, title, reference=name)
     for name, title in (("logistic", "Logistic regression"), ("centroid", "Nearest centroid"), ("knn", "kNN"))
 )
+SUPCON = _line("supcon", "SupCon, then linear", "supcon", head="projection", sizes=(5, 20))
+WEIGHTED = _line("class_weights", "CE, class weights", "ce(weight=balanced)")
 _TAIL = (
     *(Line(name=one.name, title=one.title, loss=one.loss) for one in SIX_LOSSES),
     _line("anchor_train", "GenCE, anchor 0.1 to the training prior", "gence(anchor=0.1,prior=train)"),
@@ -183,6 +193,11 @@ class Part:
         """Every line, in order."""
         return tuple(line for group in self.lines for line in group)
 
+    @property
+    def cells(self) -> tuple[tuple[Setting, Line], ...]:
+        """Every setting with each of its lines."""
+        return tuple((setting, line) for setting in self.settings for line in self.all_lines if line.is_in(setting))
+
 
 def _balanced(study: str, head: str) -> tuple[Setting, ...]:
     found = []
@@ -203,7 +218,7 @@ PARTS = {
             name="balanced",
             title="Balanced subsets, linear heads",
             settings=_balanced("balanced", "linear"),
-            lines=(MAIN, REFERENCES[:1], (*SMOOTHED, *RIVALS), REFERENCES[1:]),
+            lines=(MAIN, REFERENCES[:1], (*SMOOTHED, *RIVALS), REFERENCES[1:], (SUPCON,)),
         ),
         Part(
             name="tail",
@@ -214,7 +229,7 @@ PARTS = {
                 for largest in one.tails
                 for rho in (10, 100)
             ),
-            lines=(_TAIL,),
+            lines=(_TAIL, (WEIGHTED,)),
         ),
         Part(
             name="batch",
@@ -312,10 +327,8 @@ def selected(rows: Sequence[str] = (), losses: Sequence[str] = ()) -> list[tuple
     found = []
     for part in PARTS.values():
         for group in part.lines:
-            lines = tuple(line for line in group if not losses or line.name in losses)
-            found += [
-                (part, setting, lines)
-                for setting in part.settings
-                if lines and (not rows or any(fnmatch.fnmatchcase(setting.name, pattern) for pattern in rows))
-            ]
+            for setting in part.settings:
+                lines = tuple(line for line in group if line.is_in(setting) and (not losses or line.name in losses))
+                if lines and (not rows or any(fnmatch.fnmatchcase(setting.name, pattern) for pattern in rows)):
+                    found.append((part, setting, lines))
     return found

@@ -25,6 +25,7 @@ from gence.lab.data import (
 )
 from gence.lab.features import (
     HEAD_RECIPE,
+    PROJECTION,
     HeadProblem,
     HeadRun,
     embed,
@@ -35,6 +36,7 @@ from gence.lab.features import (
     row_encoder,
     stratified_folds,
     train_heads,
+    train_projections,
     tune_heads,
 )
 from gence.lab.spec import LossSpec, Recipe
@@ -175,10 +177,10 @@ def make_cells(setting: Setting, lines: Sequence[Line], features: Features) -> l
     found = []
     for reference in [line for line in lines if line.reference]:
         found.append(_reference_cell(setting, reference, features))
-    for resampled in (False, True):
-        losses = [line for line in lines if not line.reference and line.resampled == resampled]
-        if losses:
-            found += _loss_cells(setting, losses, features)
+    losses = [line for line in lines if not line.reference]
+    for resampled, head in sorted({(line.resampled, line.head) for line in losses}):
+        together = [line for line in losses if (line.resampled, line.head) == (resampled, head)]
+        found += _loss_cells(replace(setting, head=head or setting.head), together, features)
     return found
 
 
@@ -211,7 +213,7 @@ def _loss_cells(setting: Setting, lines: Sequence[Line], features: Features) -> 
         for seed in range(SEEDS)
         for loss, best in zip(losses, chosen[seed % draws], strict=True)
     ]  # fmt: skip
-    trained = train_heads(problems, runs, curves=False)
+    trained = (train_projections if setting.head == PROJECTION else train_heads)(problems, runs, curves=False)
     table: list[list[dict[str, float]]] = [[] for _ in lines]
     for seed in range(SEEDS):
         heads = [one.head for one in trained[seed * len(lines) : (seed + 1) * len(lines)]]

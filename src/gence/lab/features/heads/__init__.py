@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         TrainedHead,
         logits_of,
     )
+    from gence.lab.features.heads.projections import PROJECTION, train_projections
     from gence.lab.features.heads.references import REFERENCES, Reference, affordable_references, fit_references
     from gence.lab.features.heads.stacks import HEADS
     from gence.lab.features.heads.training import train_heads

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gence.lab.spec import LossSpec, check_numbers
+from gence.lab.spec import LossSpec, looked_up
 from gence.losses import create_loss, loss_info
 
 
@@ -62,7 +62,9 @@ class StackedLoss:
             start = where.stop
             kept = [group[where] for group in losses]
             modules = [[criterion(loss, prior) for loss in group] for group, prior in zip(kept, priors, strict=True)]
-            self.parts.append((where, _BY_HAND.get(name, _by_autograd), self._params(name, modules, priors), modules))
+            weighted = any("weight" in loss.params for group in kept for loss in group)
+            formula = _by_autograd if weighted else _BY_HAND.get(name, _by_autograd)
+            self.parts.append((where, formula, self._params(name, modules, priors), modules))
         # With one loss for all there is nothing to cut and nothing to put together again.
         self.whole = len(self.parts) == 1
 
@@ -138,18 +140,11 @@ def criterion(loss: LossSpec, prior: Tensor) -> Any:
             f"loss {loss}: it trains an encoder, and the encoder is frozen here; train a network with it, or choose "
             "a loss of logits"
         )
-    check_numbers(loss)
-    params: dict[str, Any] = dict(loss.params)
-    known = ("label_smoothing", *info.params)
-    for param in params:
+    known = ("label_smoothing", *info.params, "weight")
+    for param in loss.params:
         if param not in known:
             raise ValueError(f"loss {loss}: no parameter {param!r} for a run; known: {', '.join(known)}")
-    if "prior" in params:
-        named = {"train": prior, "uniform": torch.full_like(prior, 1 / len(prior))}
-        if params["prior"] not in named:
-            raise ValueError(f"loss {loss}: prior is {params['prior']!r}; expected 'train', 'uniform', or none at all")
-        params["prior"] = named[params["prior"]]
-    return create_loss(loss.name, **params)
+    return create_loss(loss.name, **looked_up(loss, prior))
 
 
 def _separable(

@@ -109,7 +109,7 @@ class HeadRun:
         loss: the loss.
         recipe: how it is trained; see `check_head_recipe` for the fields that apply.
         seed: names the streams of random numbers "init" and "order".
-        head: "linear", "mlp" or "cosine".
+        head: "linear", "mlp" or "cosine"; "projection" for `train_projections`.
         full_batch: minimise the full-data equation by L-BFGS, exactly: `recipe.epochs` is then the most iterations,
             and learning rate, batch size and schedule are not used.
     """

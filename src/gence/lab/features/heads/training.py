@@ -91,7 +91,7 @@ def cohorts(problems: Sequence[HeadProblem], runs: Sequence[HeadRun]) -> list[li
         problem = problems[run.problem]
         alike = run.recipe.replace(**dict.fromkeys(_PER_RUN, 0.0))
         rows = min(run.recipe.batch_size, len(problem))
-        steps = len(problem) if run.full_batch else _steps(run.recipe, len(problem))
+        steps = len(problem) if run.full_batch else steps_of(run.recipe, len(problem))
         kept: object = (
             run.head,
             run.full_batch,
@@ -120,7 +120,7 @@ def cohorts(problems: Sequence[HeadProblem], runs: Sequence[HeadRun]) -> list[li
     return made
 
 
-class _Momentum:
+class Momentum:
     """SGD with momentum, or AdamW; each run has a rate and a decay of its own."""
 
     def __init__(self, stack: LinearStack | MLPStack | CosineStack, recipe: Recipe, decay: Tensor) -> None:
@@ -165,22 +165,22 @@ def _train(
     seeds = [runs[group[0]].seed for group in cohort]
     G, M, K = len(cohort), len(cohort[0]), own[0].num_classes
     rows = GroupRows.of(own, rotates(first, own[0]))
-    B, steps = min(recipe.batch_size, len(own[0])), _steps(recipe, len(own[0]))
+    B, steps = min(recipe.batch_size, len(own[0])), steps_of(recipe, len(own[0]))
     priors = torch.stack([problem.prior for problem in own])
     stack = create_stack(first.head, seeds, M, rows.width, K, recipe.head_bias, torch.float32)
     loss = StackedLoss([[runs[i].loss for i in group] for group in cohort], priors)
     recipes = [[runs[i].recipe for i in group] for group in cohort]
-    rates = _per_step([[learning_rates(each, steps) for each in group] for group in recipes])  # (steps, G, M)
+    rates = per_step([[learning_rates(each, steps) for each in group] for group in recipes])  # (steps, G, M)
     shares = None
     if any(each.anchor_warmup for group in recipes for each in group):
-        shares = _per_step([[anchor_shares(each, steps) for each in group] for group in recipes])
-    mover = _Momentum(stack, recipe, torch.tensor([[each.weight_decay for each in group] for group in recipes]))
+        shares = per_step([[anchor_shares(each, steps) for each in group] for group in recipes])
+    mover = Momentum(stack, recipe, torch.tensor([[each.weight_decay for each in group] for group in recipes]))
     average = {name: each.values.clone() for name, each in stack.parameters.items()} if recipe.ema else {}
     watch = _Curves(G, M, K, steps, rates, priors) if curves else None
     labels = [problem.labels for problem in own]
     for epoch in range(recipe.epochs):
         order = torch.stack(
-            [_order(len(problem), B * steps, seed, epoch) for problem, seed in zip(own, seeds, strict=True)]
+            [order_of(len(problem), B * steps, seed, epoch) for problem, seed in zip(own, seeds, strict=True)]
         )
         y = torch.stack([each[places] for each, places in zip(labels, order, strict=True)])
         for step in range(steps):
@@ -257,18 +257,18 @@ def _shared_out(cohort: list[list[int]], threads: int) -> list[list[list[int]]]:
     return [cohort[a:b] for a, b in pairwise(ends)]
 
 
-def _steps(recipe: Recipe, n: int) -> int:
+def steps_of(recipe: Recipe, n: int) -> int:
     """Batches per epoch; a problem smaller than a batch is one batch."""
     rows = min(recipe.batch_size, n)
     return n // rows if recipe.drop_last else -(-n // rows)
 
 
-def _order(n: int, count: int, seed: int, epoch: int) -> Tensor:
+def order_of(n: int, count: int, seed: int, epoch: int) -> Tensor:
     """Positions of an epoch's rows; a last, smaller batch is filled from the start, as for networks."""
     order = torch.randperm(n, generator=stream(seed, "order", epoch))
     return torch.cat([order, order[: count - n]]) if count > n else order[:count]
 
 
-def _per_step(table: list[list[list[float]]]) -> Tensor:
+def per_step(table: list[list[list[float]]]) -> Tensor:
     """(steps, G, M) of lists per group, run and step."""
     return torch.tensor(table).permute(2, 0, 1).contiguous()

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from gence.lab.data import DataError
 from gence.lab.features.heads.problem import HEAD_RECIPE, HeadProblem, HeadRun, logits_of
+from gence.lab.features.heads.projections import PROJECTION, train_projections
 from gence.lab.features.heads.training import train_heads
 from gence.lab.spec import LossSpec, Recipe, stream
 
@@ -225,7 +226,7 @@ def tune_heads(
         problem: the training rows; no others are looked at.
         losses: what to tune.
         recipe: all fields but `lr` and `weight_decay`.
-        head: "linear", "mlp" or "cosine".
+        head: "linear", "mlp", "cosine", or "projection" for SupCon.
         full_batch: minimise the full-data equation; the learning rate then changes nothing.
         trials: points per loss.
         folds: see `stratified_folds`.
@@ -249,7 +250,10 @@ def tune_heads(
         for loss in losses
         for point in tried
     ]
-    trained = train_heads(problems, runs, curves=False, progress=progress)
+    if head == PROJECTION:
+        trained = train_projections(problems, runs)
+    else:
+        trained = train_heads(problems, runs, curves=False, progress=progress)
     per_fold = len(losses) * trials
     right, nll = torch.zeros(per_fold, dtype=torch.float64), torch.zeros(per_fold, dtype=torch.float64)
     for fold in range(used):
