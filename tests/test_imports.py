@@ -71,7 +71,7 @@ for call in sys.argv[1:]:
 
 def test_what_only_reads_records_does_not_load_torch() -> None:
     """One process for all; one name for each kind of table."""
-    names = ("table1", "epoch_time", "tuned", "remedies", "remedies_course", "open_choices")
+    names = ("table1", "epoch_time", "tuned", "remedies", "remedies_course", "open_choices", "transfer")
     shown = python(
         WITHOUT_TORCH, *(f"show {name}" for name in names), "run table1 --dry-run", f"store check {ROOT}/results/paper"
     )

@@ -7,6 +7,7 @@ else has to know of it.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -125,11 +126,20 @@ def entries() -> dict[str, Entry]:
     for folder in _FOLDERS:
         package = importlib.import_module(folder)
         for file in pkgutil.iter_modules(package.__path__, f"{folder}."):
-            for entry in getattr(importlib.import_module(file.name), "ENTRIES", ()):
+            if not _has_entries(file.name):
+                continue
+            for entry in importlib.import_module(file.name).ENTRIES:
                 if entry.name in found:
                     raise ValueError(f"two entries are called {entry.name!r}; one of them is in {file.name}: rename it")
                 found[entry.name] = entry
     return dict(sorted(found.items(), key=lambda one: one[1].place))
+
+
+def _has_entries(module: str) -> bool:
+    """Whether a file names entries. One that only trains is not imported: it needs torch, and showing records does not."""
+    spec = importlib.util.find_spec(module)
+    source = spec.loader.get_source(module) if spec and spec.loader else None  # type: ignore[attr-defined]
+    return source is not None and "\nENTRIES" in source
 
 
 def load_exhibit(name: str, recipe: Recipe | None = None) -> Exhibit:

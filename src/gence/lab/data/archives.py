@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NoReturn
 
-from gence.lab.data.images import DataError
+from gence.lab.data.errors import DataError
 
 SUMS_NAME = "SHA256SUMS"
 MAX_FILE_BYTES = 256 * 2**20  # one file, unpacked

@@ -20,7 +20,8 @@ from typing import Any
 
 from gence.lab.data.archives import walk_folder
 from gence.lab.data.decode import Size
-from gence.lab.data.images import DataError, ImageSet, contents_checksum
+from gence.lab.data.errors import DataError
+from gence.lab.data.images import ImageSet, contents_checksum
 
 FORMAT = 2  # raise it when what is stored, or how images are decoded, changes
 NOTICE_AFTER_S = 3.0  # of waiting for another process

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gence.lab.data.images import DataError
+from gence.lab.data.errors import DataError
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -31,8 +31,9 @@ from gence.lab.data import cache as image_cache
 from gence.lab.data.archives import open_container
 from gence.lab.data.cache import ReadOptions
 from gence.lab.data.decode import decode_all, decode_image, fit_arrays
+from gence.lab.data.errors import DataError, NotAtHandError
 from gence.lab.data.folders import WHOLE
-from gence.lab.data.images import DataError, ImageSet, NotAtHandError
+from gence.lab.data.images import ImageSet
 from gence.lab.data.names import RemoteFile, SourceInfo
 
 _TIMEOUT_S = 60

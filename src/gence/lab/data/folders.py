@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gence.lab.data.archives import SUMS_NAME, Container, is_ignored
-from gence.lab.data.images import DataError
+from gence.lab.data.errors import DataError
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 DOCUMENT_SUFFIXES = (".txt", ".csv", ".tsv", ".md", ".rst", ".json", ".xml", ".yaml", ".yml", ".html", ".pdf", ".log")

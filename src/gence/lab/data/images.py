@@ -11,18 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from gence.lab.data.errors import DataError
+
 if TYPE_CHECKING:
     import numpy as np
 
 _LUMA = (0.299, 0.587, 0.114)  # ITU-R 601, as Pillow's conversion to "L"
-
-
-class DataError(ValueError):
-    """Data that cannot be read, or that would be misread: the message names the file or argument and the way out."""
-
-
-class NotAtHandError(DataError):
-    """The images are not on this machine, and may not be downloaded."""
 
 
 @dataclass(frozen=True, eq=False)

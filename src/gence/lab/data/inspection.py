@@ -22,6 +22,7 @@ from torch import Tensor
 from gence.lab.data.archives import Container, archive_stem, is_ignored, open_container, walk_folder
 from gence.lab.data.decode import is_deep, pixels_digest, size_of
 from gence.lab.data.download import row_names
+from gence.lab.data.errors import DataError
 from gence.lab.data.folders import (
     IMAGE_SUFFIXES,
     WHOLE,
@@ -31,7 +32,7 @@ from gence.lab.data.folders import (
     misnamed_part,
     missing_classes,
 )
-from gence.lab.data.images import DataError, ImageSet
+from gence.lab.data.images import ImageSet
 from gence.lab.data.names import HUB_PREFIX
 from gence.lab.data.sources import (
     ReadOptions,

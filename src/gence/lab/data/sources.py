@@ -33,8 +33,9 @@ from gence.lab.data.archives import (
 )
 from gence.lab.data.cache import ReadOptions
 from gence.lab.data.decode import Size, decode_all, decode_image, fit_arrays
+from gence.lab.data.errors import DataError
 from gence.lab.data.folders import WHOLE, SplitLayout, check_same_classes, find_splits, misnamed_part
-from gence.lab.data.images import DataError, DataSplits, ImageSet
+from gence.lab.data.images import DataSplits, ImageSet
 from gence.lab.data.names import HUB_PREFIX, KNOWN, SourceInfo
 from gence.lab.data.subsets import holdout
 from gence.lab.data.tables import TableAddress, is_table

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gence.lab.data.images import DataError
+from gence.lab.data.errors import DataError
 
 _SUBSET_STREAM, _HOLDOUT_STREAM = 0, 1
 

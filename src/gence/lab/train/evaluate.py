@@ -285,7 +285,7 @@ def score_saved(
     detected: Detected | None = None,
 ) -> dict[str, float]:
     """Metrics of a saved model: raw, "offset/..." with its class offsets, "calibrated/..." with its calibrator."""
-    found = score(logits, labels, ood, detected)
+    found = score(logits, labels, ood, detected) | score_parts(logits, labels)._asdict()
     changes: dict[str, Callable[[Tensor], Tensor]] = {}
     if offset is not None:
         changes["offset"] = lambda z: z + offset

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, urlencode
 
 from gence.lab.data.cache import default_cache_dir
-from gence.lab.data.images import DataError
+from gence.lab.data.errors import DataError
 from gence.lab.data.names import HUB_PREFIX
 
 if TYPE_CHECKING:

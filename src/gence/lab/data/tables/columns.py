@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from gence.lab.data.images import DataError
+from gence.lab.data.errors import DataError
 from gence.lab.data.tables.address import TableAddress
 
 TEXT_NAMES = ("text", "texts", "sentence", "utterance", "message", "review", "query", "question")

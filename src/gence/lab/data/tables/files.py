@@ -19,7 +19,7 @@ import pandas as pd
 
 from gence.lab.data.archives import open_container
 from gence.lab.data.download import hub_tables
-from gence.lab.data.images import DataError
+from gence.lab.data.errors import DataError
 from gence.lab.data.names import HUB_PREFIX
 from gence.lab.data.tables.address import parts_of
 

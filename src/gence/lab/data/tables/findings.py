@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from gence.lab.data.images import DataError
+from gence.lab.data.errors import DataError
 from gence.lab.data.tables.address import TableAddress
 from gence.lab.data.tables.columns import find_columns, labels_of, numbers_of
 from gence.lab.data.tables.files import Part, read_files

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from gence.lab.data.download import hub_tables
-from gence.lab.data.images import DataError
+from gence.lab.data.errors import DataError
 from gence.lab.data.names import HUB_PREFIX
 from gence.lab.data.subsets import holdout
 from gence.lab.data.tables.address import TableAddress
