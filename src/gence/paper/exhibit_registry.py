@@ -136,7 +136,7 @@ def entries() -> dict[str, Entry]:
 
 
 def _has_entries(module: str) -> bool:
-    """Whether a file names entries. One that only trains is not imported: it needs torch, and showing records does not."""
+    """Whether a file names entries; one that only trains needs torch, so that showing records must not import it."""
     spec = importlib.util.find_spec(module)
     source = spec.loader.get_source(module) if spec and spec.loader else None  # type: ignore[attr-defined]
     return source is not None and "\nENTRIES" in source
