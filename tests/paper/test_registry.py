@@ -128,7 +128,8 @@ def test_names_are_in_the_order_of_the_page() -> None:
         *("transfer", "transfer_balanced", "transfer_balanced_nll", "transfer_balanced_ece", "transfer_balanced_auroc"),
         *("transfer_balanced_near", "transfer_balanced_far"),
         *("transfer_tail", "transfer_tail_head", "transfer_tail_middle", "transfer_tail_smallest"),
-        *("transfer_batch", "transfer_mlp", "after_calibration", "after_calibration_detectors", "costs"),
+        *("transfer_batch", "transfer_mlp", "unlabelled", "end_to_end"),
+        *("after_calibration", "after_calibration_detectors", "costs"),
     ]
     help_text = re.sub(r"[│\s]+", " ", invoke("show", "--help"))
     assert ", ".join(entries()) in help_text

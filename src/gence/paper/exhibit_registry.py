@@ -1,7 +1,7 @@
 """The registry: everything that has a name in `gence show`, `run`, `tune` and `report paper`, README and docs.
 
-A file in `paper/exhibits` or `paper/studies` is found by being there: its `ENTRIES` declare what it shows, and nothing
-else has to know of it.
+A file in `paper/exhibits`, `paper/studies` or `paper/studies/small` is found by being there: its `ENTRIES` declare what
+it shows, and nothing else has to know of it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gence.paper.exhibit import Exhibit
 from gence.paper.exhibit_table import Drawing, exhibit_table
 from gence.paper.records import is_ours, measure
 
-_FOLDERS = ("gence.paper.exhibits", "gence.paper.studies")
+_FOLDERS = ("gence.paper.exhibits", "gence.paper.studies", "gence.paper.studies.small")
 
 
 @dataclass(frozen=True)

@@ -200,10 +200,10 @@ def _loss_cells(setting: Setting, lines: Sequence[Line], features: Features) -> 
     began, resampled = time.process_time(), lines[0].resampled
     rows, losses = setting.labels, [line.loss for line in lines]
     recipe = recipe_for(setting, rows)
-    able = _able_to_tune(setting)
+    able = able_to_tune(setting)
     draws = tuning_draws(able.labels)
     # One choice per draw and loss.
-    chosen = [_tuned(able, losses, features, resampled, TUNING_SEED + each) for each in range(draws)]
+    chosen = [tuned_rates(able, losses, features, resampled, TUNING_SEED + each) for each in range(draws)]
     problems = [_problem(setting, features, seed, resampled)[0] for seed in range(SEEDS)]
     runs = [
         HeadRun(
@@ -231,14 +231,15 @@ def _loss_cells(setting: Setting, lines: Sequence[Line], features: Features) -> 
     return [_cell(setting, line, best, seeds, share) for line, best, seeds in zip(lines, settled, table, strict=True)]
 
 
-def _able_to_tune(setting: Setting) -> Setting:
+def able_to_tune(setting: Setting) -> Setting:
     """The setting itself; with one label per class, which cannot be trained on and held out, that of two."""
     return replace(setting, per_class=2) if setting.per_class == 1 else setting
 
 
-def _tuned(
+def tuned_rates(
     setting: Setting, losses: Sequence[LossSpec], features: Features, resampled: bool, seed: int
 ) -> list[dict[str, float]]:
+    """Rate and decay of each loss, chosen on the labels that a seed draws, and their accuracy there."""
     recipe = recipe_for(setting, setting.labels)
     problem, again = _problem(setting, features, seed, resampled)
     fold_of = _folds(setting, features, seed)
@@ -320,7 +321,7 @@ def _scores(logits: Tensor, labels: Tensor) -> dict[str, float]:
 def _reference_cell(setting: Setting, line: Line, features: Features) -> dict[str, Any]:
     """A classifier of scikit-learn; what it has to choose is chosen where the losses' rates are."""
     began = time.process_time()
-    able, names = _able_to_tune(setting), (line.reference,)
+    able, names = able_to_tune(setting), (line.reference,)
     draws = tuning_draws(able.labels)
     chosen = []
     for each in range(draws):
