@@ -11,6 +11,8 @@ from gence.lab.data import load
 from gence.lab.features import HeadProblem, HeadRun, fit_references, train_heads
 from gence.lab.spec import LossSpec
 from gence.lab.store import Store, StoreError
+from gence.paper.blocks import renderers
+from gence.paper.does_it_help import decision_guide, does_it_help_table
 from gence.paper.exhibit_registry import Asked, shown
 from gence.paper.studies.transfer import evidence, part_view, winners_view
 from gence.paper.studies.transfer_grid import MAIN, PARTS, SEEDS, Records, Setting, selected
@@ -177,6 +179,26 @@ def test_a_loss_that_is_better_in_all_pairs_is_in_the_table_and_missing_cells_ar
     texts = [cell.text for cell in table.rows[0].cells]
     assert texts[:2] == ["CIFAR-10", "5 per class"]
     assert texts.count("missing") == len(texts) - 5
+
+
+def test_cells_become_rows_of_the_decision_guide_and_of_the_summaries(tmp_path) -> None:
+    store, made = Store(tmp_path), []
+    for part, lines in (("balanced", ("ce", "anchored", "logistic")), ("tail", ("ce", "anchor_uniform_1"))):
+        for setting in PARTS[part].settings[:2]:
+            made += [_cell(setting, line, [0.5 + 0.01 * i + 0.001 * seed for seed in range(SEEDS)])
+                     for i, line in enumerate(lines)]  # fmt: skip
+    Records.beside(store).add(made)
+    guide, front = decision_guide(store), does_it_help_table(store)
+    for classes, link in (("balanced", "transfer.md"), ("long tail", "transfer.md#what-to-do-under-imbalance")):
+        (row,) = [line for line in guide.splitlines() if f"frozen pretrained encoder | {classes} |" in line]
+        assert f"]({link})" in row
+        assert "+1.0 points of accuracy, better in 10 of 10 pairs" in row
+    assert "A head on a frozen pretrained encoder, tuned | Anchored GenCE +1.0 points" in front
+    known = renderers(store, tmp_path)
+    assert "| GenCE, anchor 0.1 | **+1.0** |" in known["transfer_summary"]()
+    assert "| GenCE, anchor 1 to the uniform prior | +1.0 |" in known["transfer_tail_summary"]()
+    assert "| CIFAR-10, 1 | 50.2 | 52.2 | -2.00 |" in known["transfer_logistic"]()
+    assert "Nothing is measured yet" in known["transfer_detection"]()
 
 
 def test_commands_list_what_is_missing_and_show_what_there_is(tmp_path) -> None:

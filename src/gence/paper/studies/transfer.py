@@ -7,15 +7,27 @@ from __future__ import annotations
 
 import fnmatch
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
-from gence.lab.report import Cell, Row, Table, markdown_table
+from gence.lab.report import Cell, Row, Table
 from gence.lab.store import Store
-from gence.metrics import holm, wilcoxon_signed_rank
 from gence.paper.exhibit_registry import Apart, Asked, Entry, View
-from gence.paper.studies.evidence import Evidence
-from gence.paper.studies.transfer_grid import PARTS, SEEDS, SOURCES, Line, Part, Records, Setting, selected
+from gence.paper.studies.transfer_evidence import (
+    METRICS,
+    NEEDS_SETS,
+    SHOWN,
+    all_lines,
+    counted,
+    detection_summary,
+    differences,
+    evidence,
+    logistic_summary,
+    regimes,
+    summary,
+    tail_summary,
+    values,
+)
+from gence.paper.studies.transfer_grid import PARTS, SEEDS, SOURCES, Records, selected
 
 
 def _run(
@@ -37,90 +49,10 @@ def _list(store: Store, rows: Sequence[str], losses: Sequence[str], echo: Callab
     echo(f"{missing} of {asked} cells are missing")
 
 
-METRICS = {
-    "accuracy": ("Accuracy", 1, 100.0, "points"),
-    "nll": ("NLL", -1, 1.0, "nats"),
-    "ece": ("ECE", -1, 100.0, "points"),
-    "auroc": ("AUROC", 1, 100.0, "points"),
-}
-"""Name -> title, direction, scale and unit. AUROC is by entropy, the mean over a source's out-of-distribution sets."""
-
-_NEEDS_SETS = {"auroc": 1, "auroc_0": 1, "auroc_1": 2}
-"""How many out-of-distribution sets a source must have to have the metric."""
-
-_SHOWN = {
-    **METRICS,
-    "auroc_0": ("AUROC, nearest out-of-distribution set", 1, 100.0, "points"),
-    "auroc_1": ("AUROC, farthest out-of-distribution set", 1, 100.0, "points"),
-}
-
-Cells = Mapping[str, Mapping[str, Any]]
-
-
-def values(cell: Mapping[str, Any], metric: str) -> list[float]:
-    """A metric's numbers, one per seed; empty where it was not measured."""
-    found: list[float] = cell["metrics"].get(metric, [])
-    return found
-
-
-def differences(
-    cells: Cells, settings: Iterable[Setting], line: str, metric: str, reference: str = "ce"
-) -> list[list[float]]:
-    """A line less the reference, in the metric's unit: one list per setting, one number per seed."""
-    scale = METRICS[metric][2] if metric in METRICS else 100.0
-    found = []
-    for setting in settings:
-        mine, other = (cells.get(f"{setting.name}/{name}") for name in (line, reference))
-        if mine is not None and other is not None:
-            pairs = zip(values(mine, metric), values(other, metric), strict=True)
-            found.append([scale * (one - two) for one, two in pairs])
-    return [one for one in found if one]
-
-
-def evidence(
-    cells: Cells, groups: Mapping[str, Sequence[Setting]], lines: Sequence[Line], metric: str, reference: str = "ce"
-) -> dict[tuple[str, str], Evidence]:
-    """Every line against the reference in each group of settings; one correction over all comparisons."""
-    found = {
-        (group, line.name): made
-        for group, settings in groups.items()
-        for line in lines
-        if line.name != reference and (made := differences(cells, settings, line.name, metric, reference))
-    }
-    flat = {name: tuple(number for row in made for number in row) for name, made in found.items()}
-    p = holm({name: wilcoxon_signed_rank(numbers, tolerance=1e-9) for name, numbers in flat.items()})
-    return {name: Evidence(numbers, len(found[name]), p[name]) for name, numbers in flat.items()}
-
-
-def _size(setting: Setting) -> str:
-    size = setting.per_class or 0
-    return "1 to 2" if size <= 2 else "5 to 10" if size <= 10 else "20 or more"
-
-
-def regimes() -> dict[str, list[Setting]]:
-    """The settings that tables of differences take together, by what they are called."""
-    found: dict[str, list[Setting]] = {}
-    for setting in PARTS["balanced"].settings:
-        kind = "10 classes" if SOURCES[setting.source].classes == 10 else "77 to 150 classes"
-        found.setdefault(f"Balanced, {kind}, {_size(setting)} labels per class", []).append(setting)
-    for setting in PARTS["tail"].settings:
-        found.setdefault(f"Long tail, rho {setting.rho}", []).append(setting)
-    for setting in PARTS["mlp"].settings:
-        found.setdefault("Balanced, hidden layer", []).append(setting)
-    return found
-
-
-def _counted(cells: Cells, parts: Iterable[Part]) -> str:
-    asked = [f"{setting.name}/{line.name}" for part in parts for setting, line in part.cells]
-    done = sum(name in cells for name in asked)
-    seconds = sum(cells[name]["cpu_s"] for name in asked if name in cells)
-    return f"{done} of {len(asked)} cells are measured, in {seconds / 60:.0f} minutes of CPU"
-
-
 def winners_view(asked: Asked) -> View:
     """Where a loss other than cross-entropy is significantly better, by how much."""
     cells = Records.beside(asked.store).read()
-    groups, lines = regimes(), _all_lines()
+    groups, lines = regimes(), all_lines()
     rows = []
     for metric, (title, sign, _, unit) in METRICS.items():
         for (group, name), one in evidence(cells, groups, lines, metric).items():
@@ -135,41 +67,11 @@ def winners_view(asked: Asked) -> View:
     table = Table(
         name="transfer",
         caption="Where a loss is significantly better than cross-entropy (p < 0.05, signed-rank test over pairs that "
-        f"share a setting and a seed, Holm's correction per metric). {_counted(cells, PARTS.values())}.",
+        f"share a setting and a seed, Holm's correction per metric). {counted(cells, PARTS.values())}.",
         columns=("Regime", "Metric", "Loss", "Mean difference", "Unit", "Better in pairs", "Settings"),
         rows=tuple(rows),
     )
     return table, [HOW]
-
-
-def summary(store: Store) -> str:
-    """Every line's mean difference from cross-entropy in each regime that has cells, metric by metric, as Markdown."""
-    cells, groups = Records.beside(store).read(), regimes()
-    parts = []
-    for metric, (title, sign, _, unit) in METRICS.items():
-        found = evidence(cells, groups, _all_lines(), metric)
-        shown = [group for group in groups if any(one == group for one, _ in found)]
-        rows = []
-        for line in _all_lines():
-            texts = []
-            for group in shown:
-                one = found.get((group, line.name))
-                number = "–" if one is None else f"{one.mean:+.3f}" if metric == "nll" else f"{one.mean:+.1f}"
-                better = one is not None and one.verdict == sign
-                texts.append(f"**{number}**" if better else f"{number} (worse)" if one and one.verdict else number)
-            if set(texts) - {"–"}:
-                rows.append([line.title, *texts])
-        counted = [f"{group} ({max(found[key].settings for key in found if key[0] == group)})" for group in shown]
-        if rows:
-            parts += [f"{title}, {unit}:", markdown_table(["Loss", *counted], rows, "l" + "r" * len(shown))]
-    if not parts:
-        return "Nothing is measured yet."
-    note = (
-        "Mean difference from cross-entropy over pairs that share a setting and a seed; in brackets above, the number "
-        "of settings. Bold: significantly better (signed-rank test, p < 0.05 after Holm's correction over the table); "
-        "(worse): significantly worse; –: not measured."
-    )
-    return "\n\n".join([*parts, note])
 
 
 def help_rows(store: Store) -> list[list[str]]:
@@ -198,20 +100,15 @@ def help_rows(store: Store) -> list[list[str]]:
     return found
 
 
-def _all_lines() -> list[Line]:
-    found = {line.name: line for part in PARTS.values() for line in part.all_lines if not line.reference}
-    return list(found.values())
-
-
 def part_view(asked: Asked, part: str, metric: str = "accuracy") -> View:
     """A part's cells: a row per setting, a column per line; missing ones as missing."""
     cells, one = Records.beside(asked.store).read(), PARTS[part]
-    title, sign, scale, unit = _SHOWN.get(metric, (metric.replace("_", " ").capitalize(), 1, 100.0, "%"))
+    title, sign, scale, unit = SHOWN.get(metric, (metric.replace("_", " ").capitalize(), 1, 100.0, "%"))
     rows = []
     for setting in one.settings:
         if asked.rows and not any(fnmatch.fnmatchcase(setting.name, pattern) for pattern in asked.rows):
             continue
-        if metric in _NEEDS_SETS and len(SOURCES[setting.source].outside) < _NEEDS_SETS[metric]:
+        if metric in NEEDS_SETS and len(SOURCES[setting.source].outside) < NEEDS_SETS[metric]:
             continue
         found = [cells.get(f"{setting.name}/{line.name}") for line in one.all_lines]
         means = [statistics.fmean(v) * scale if cell and (v := values(cell, metric)) else None for cell in found]
@@ -236,7 +133,7 @@ def part_view(asked: Asked, part: str, metric: str = "accuracy") -> View:
     unit = f"{title}, {'%' if unit == 'points' else unit}"
     table = Table(
         name=f"transfer-{part}-{metric.replace('_', '-')}",
-        caption=f"{one.title}: {unit}, mean over {SEEDS} seeds. {_counted(cells, [one])}.",
+        caption=f"{one.title}: {unit}, mean over {SEEDS} seeds. {counted(cells, [one])}.",
         columns=("Data", "Labels", *(line.title for line in one.all_lines)),
         rows=tuple(rows),
     )
@@ -263,7 +160,12 @@ ENTRIES = (
         heading="Frozen pretrained features: where a loss is better than cross-entropy",
         view=winners_view,
         options=(),
-        blocks={"transfer_summary": summary},
+        blocks={
+            "transfer_summary": summary,
+            "transfer_tail_summary": tail_summary,
+            "transfer_detection": detection_summary,
+            "transfer_logistic": logistic_summary,
+        },
         apart=Apart(run=_run, list=_list),
     ),
     *(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -69,7 +70,7 @@ def _lines() -> tuple[PoolLine, ...]:
 LINES = _lines()
 SETTINGS = tuple(
     PoolSetting(study=STUDY, source=source, per_class=size)
-    for source, sizes in (("cifar10", (1, 2, 5, 10, 20)), ("cifar100", (1, 5)), ("clinc150", (1, 5)))
+    for source, sizes in (("cifar10", (1, 2, 5, 10, 20)), ("banking77", (1, 5)), ("cifar100", (1, 5)))
     for size in sizes
 )
 
@@ -198,10 +199,15 @@ def make_cells(setting: PoolSetting, lines: Sequence[PoolLine], features: Featur
     ]  # fmt: skip
 
 
-def _make(records: Records, setting: PoolSetting, lines: Sequence[Any]) -> list[dict[str, Any]]:
+@functools.lru_cache(1)
+def _features(source: str) -> Features:
     from gence.paper.studies.transfer_runs import read_features
 
-    features = read_features(setting.source)
+    return read_features(source)
+
+
+def _make(records: Records, setting: PoolSetting, lines: Sequence[Any]) -> list[dict[str, Any]]:
+    features = _features(setting.source)
     records.note(setting.source, features.checksums, environment_record())
     return make_cells(setting, lines, features)
 
