@@ -8,7 +8,7 @@ DEMO   := lab
 TESTS  := lab,pretrained,timm,tune,ray,hub,tensorboard,export,sklearn,hf,lightning,docs,dev
 
 # Python compiles what it imports, once; pip would compile all that it installs, most of it for nothing. Where the
-# environment forbids to keep what was compiled, every process would compile torch anew.
+# environment forbids to keep what was compiled, every process would compile torch again.
 QUICK := --quiet --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 

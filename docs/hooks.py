@@ -14,7 +14,7 @@ BLUE, ORANGE = "#0072b2", "#d55e00"
 
 
 def on_files(files: Any, *, config: Any) -> Any:
-    """Add the figures; they are computed anew for each build and lie in no repository."""
+    """Add the figures; they are computed again for each build and lie in no repository."""
     from mkdocs.structure.files import File
 
     for name, svg in figures().items():

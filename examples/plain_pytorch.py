@@ -1,4 +1,4 @@
-"""Plain PyTorch: the loss is one line. Digits with 10 labels a class; cross-entropy beside it, same network and seed.
+"""Plain PyTorch: the loss is one line. Digits with 10 labels per class; cross-entropy beside it, same network and seed.
 
 Run: python examples/plain_pytorch.py
 """

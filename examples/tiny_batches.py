@@ -1,6 +1,6 @@
 """Batches much smaller than the number of classes: when does a running marginal help?
 
-Run: python examples/tiny_batches.py (handwritten digits, 10 images a class; 50 Gaussian clusters, 20 points a class)
+Run: python examples/tiny_batches.py (handwritten digits, 10 images per class; 50 clusters, 20 points per class)
 """
 
 import argparse

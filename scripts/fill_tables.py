@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
             if not options.check:
                 path.write_text(new, encoding="utf-8")
     for path in stale:
-        state = "is stale: run python scripts/fill_tables.py" if options.check else "is written anew"
+        state = "is stale: run python scripts/fill_tables.py" if options.check else "has been rewritten"
         print(f"{path.relative_to(options.root)} {state}")
     return 1 if options.check and stale else 0
 

@@ -118,7 +118,7 @@ def room_of(module: str) -> str:
 
 
 def arrows(source: Path) -> set[tuple[str, str]]:
-    """Which room imports from which; private helpers at the top (`_triton`, `_version`) are no rooms."""
+    """Which room imports from which; private helpers at the top (`_triton`, `_version`) are not rooms."""
     found = {(room_of(one.importer), room_of(one.imported)) for one in imports(source)}
     return {(a, b) for a, b in found if a != b and not {a, b} & {"", "lab", "__main__"} and not b.startswith("_")}
 

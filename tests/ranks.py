@@ -1,6 +1,6 @@
 """Ranks for tests: processes of this machine that train together.
 
-torchrun starts Python anew for each rank, and its imports take longer than all that a rank does here. So one process
+torchrun starts Python again for each rank, and its imports take longer than all that a rank does here. So one process
 imports what they need, and then becomes several.
 """
 

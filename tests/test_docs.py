@@ -34,7 +34,7 @@ def blocks(text: str, language: str) -> list[str]:
 
 
 def load(name: str) -> ModuleType:
-    """Import a module of docs/, which is no package."""
+    """Import a module of docs/, which is not a package."""
     spec = importlib.util.spec_from_file_location(f"docs_{name}", DOCS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None

@@ -1,4 +1,4 @@
-"""What is released works elsewhere: sdist and wheel build, and the wheel runs where only torch is installed.
+"""A release works on other machines: sdist and wheel build, and the wheel runs where only torch is installed.
 
 Installing torch takes minutes and gigabytes, so the empty environment gets links to the torch that is here and to what
 torch's own metadata asks for, and nothing else. Figures go to build/release.json.

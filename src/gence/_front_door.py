@@ -41,7 +41,7 @@ def _listed(package: str) -> dict[str, str]:
     spec = sys.modules[package].__spec__
     source = spec.loader.get_source(package) if spec and spec.loader else None  # type: ignore[attr-defined]
     if source is None:
-        raise ImportError(f"the source of {package} is not there, which lists its public names")
+        raise ImportError(f"cannot find the source of {package}, which lists its public names")
     found: dict[str, str] = {}
     for node in ast.parse(source).body:
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":

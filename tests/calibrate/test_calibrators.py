@@ -106,7 +106,7 @@ def test_a_calibrator_of_overconfident_logits_helps_on_other_rows(method):
     held, held_y = drawn(2000, 5, 3.0, seed=1)
     fitted = fit_calibrator(method, held, held_y)
     before, after = negative_log_likelihood(z, y), negative_log_likelihood(fitted.logits(z), y)
-    if method == "offset":  # it mends the marginal, which is nearly right here
+    if method == "offset":  # it corrects the marginal, which is nearly right here
         assert float(after - before) == pytest.approx(0, abs=0.02)
     else:
         assert float(after) < float(before) - 0.1

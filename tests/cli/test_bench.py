@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from gence.cli.app import create_app
 
-TINY = ["--models", "mlp", "--data", "digits", "--n", "40", "--recipe", "tiny", "--set", "batch_size=20",
+TINY = ["--models", "mlp", "--data", "digits", "--n", "40", "--recipe", "tiny", "--set", "recipe.batch_size=20",
         "--epochs", "2", "--device", "cpu", "--no-usual"]  # fmt: skip
 
 

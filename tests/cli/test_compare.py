@@ -51,7 +51,7 @@ def test_a_killed_comparison_goes_on_and_then_shows_and_reports(tmp_path):
     done = runner.invoke(create_app(), arguments, env={"COLUMNS": "120"})
     assert done.exit_code == 0, done.output
     assert f"{4 - len(kept)} done" in done.stdout
-    assert f"{len(kept)} were there, none left" in done.stdout
+    assert f"{len(kept)} already there, none left" in done.stdout
     assert {path: path.read_bytes() for path in kept} == kept
     assert "GenCE (anchor 0.1, prior train) against CE:" in done.stdout
     assert (tmp_path / "o" / "report.html").exists()
@@ -133,7 +133,7 @@ def test_an_error_of_many_runs_is_printed_once():
 
 @pytest.fixture
 def wide(tmp_path) -> Store:
-    """Three losses with two seeds and two sets of images from elsewhere, without training."""
+    """Three losses with two seeds and two out-of-distribution sets, without training."""
     store = Store(tmp_path / "store")
     base = {"data": "digits", "model": "small_cnn", "recipe": "tiny", "subset": 50, "ood": ["ood", "split"]}
     for loss in ("ce", "gence", "gence(anchor=0.1)"):

@@ -83,7 +83,7 @@ def test_a_run_that_diverges_says_so():
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_curves_are_logged_while_training(tmp_path):
     pytest.importorskip("tensorboard")
-    gence("train", *QUICK, "--log", "tensorboard", str(tmp_path / "log"))
+    gence("train", *QUICK, "--log", f"tensorboard:{tmp_path / 'log'}")
     assert list((tmp_path / "log").rglob("events.*"))
 
 
@@ -100,13 +100,13 @@ def test_evaluate_repeats_what_training_said(saved):
 
 
 def test_evaluate_says_how_many_images_were_judged(saved, tmp_path):
-    assert "901 images were judged" in gence("evaluate", str(saved[0]), "--device", "cpu").stdout
+    assert "901 images were evaluated" in gence("evaluate", str(saved[0]), "--device", "cpu").stdout
     test = load("digits").test
     for i, (image, label) in enumerate(zip(test.images[:300], test.labels[:300].tolist(), strict=True)):
         (tmp_path / "new" / str(label)).mkdir(parents=True, exist_ok=True)
         Image.fromarray(image[0].numpy()).save(tmp_path / "new" / str(label) / f"{i}.png")
     shown = gence("evaluate", str(saved[0]), "--data", str(tmp_path / "new"), "--device", "cpu").stdout
-    assert "300 images were judged" in shown
+    assert "300 images were evaluated" in shown
 
 
 def test_sigterm_leaves_no_folder_beside_the_network(tmp_path):
@@ -194,7 +194,7 @@ def test_predict_writes_a_line_an_image(saved, tmp_path):
     (["train", "--set", "recipe.lr=fast"], "Recipe.lr must be a number, got 'fast'"),
     (["train", "--n", "7"], "use a multiple, such as 10"),
     (["train", "--device", "tpu9"], "device is 'tpu9'"),
-    (["train", "--log", "wandb", "x"], "expected: --log tensorboard DIR"),
+    (["train", "--log", "wandb"], "expected tensorboard, or tensorboard:FOLDER"),
     (["train", "--save", "."], "is a folder"),
     (["train", "--save", f"{__file__}/model"], "test_lab.py is a file, not a folder"),
     (["predict", "nothing.safetensors", ".", "--out", "."], "is a folder"),

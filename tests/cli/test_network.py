@@ -68,16 +68,16 @@ def test_evaluate_asks_before_it_downloads_what_a_model_names(tmp_path, monkeypa
     model = str(tmp_path / "model.safetensors")
     gence(*TRAIN, "--save", model)
     assert len(requests) == 1
-    assert "40 images were judged" in gence("evaluate", model, "--device", "cpu")
-    assert len(requests) == 1, "its images are at hand"
+    assert "40 images were evaluated" in gence("evaluate", model, "--device", "cpu")
+    assert len(requests) == 1, "its images are available"
     monkeypatch.setenv("GENCE_CACHE", str(tmp_path / "empty"))
     message = gence("evaluate", model, "--device", "cpu", code=2)
     assert message.startswith("the model was trained on cifar10, which is not on this machine; add --data cifar10 to")
     monkeypatch.setattr("gence.cli.train.is_interactive", lambda: True)
     assert "Download it? [y/N]" in gence("evaluate", model, "--device", "cpu", code=1, answer="n\n")
     assert len(requests) == 1
-    assert "40 images were judged" in gence("evaluate", model, "--device", "cpu", answer="y\n")
+    assert "40 images were evaluated" in gence("evaluate", model, "--device", "cpu", answer="y\n")
     assert len(requests) == 2
     monkeypatch.setenv("GENCE_CACHE", str(tmp_path / "empty-too"))
-    assert "40 images were judged" in gence("evaluate", model, "--device", "cpu", "--data", "cifar10")
+    assert "40 images were evaluated" in gence("evaluate", model, "--device", "cpu", "--data", "cifar10")
     assert len(requests) == 3

@@ -65,10 +65,10 @@ def test_a_stopped_run_goes_on_to_the_same_store(tmp_path) -> None:
     assert 0 <= len(Store(parts).keys()) < 6
     for _ in range(2):
         output = invoke("run", path, "--store", parts, "--device", "cpu")
-    assert "6 were there, none left" in output
+    assert "6 already there, none left" in output
     assert outcomes(Store(parts)) == outcomes(Store(whole))
     merged = invoke("store", "merge", parts, whole)
-    assert "0 records added, 6 were there, 0 differ from ours" in merged
+    assert "0 records added, 6 already there, 0 differ" in merged
 
 
 @contextlib.contextmanager
@@ -95,7 +95,7 @@ def test_a_signal_ends_it_with_its_code(tmp_path, command, number, code, name) -
     path.write_text(GRID.format(epochs=5000))
     with signalled(number, store):
         output = invoke(*command, path, "--store", store, "--device", "cpu", code=code)
-    assert f"stopped by {name}; run it again to go on" in " ".join(output.split())
+    assert f"stopped by {name}; run it again to resume" in " ".join(output.split())
     assert not list((store / "claims").glob("*.claim"))
 
 
@@ -244,7 +244,7 @@ def test_files_and_exhibits_are_joined_and_a_file_alone_needs_nothing_of_the_pap
     place = ("--store", tmp_path / "store", "--dry-run")
     assert "426 of 426 runs are missing" in invoke("run", grid, "table1", *place)
     assert "12 of 12 runs are missing" in invoke("run", grid, _longer(grid), *place)
-    with pytest.raises(ValueError, match=r"grid\.toml is a file and says itself what it runs; remove seeds, or"):
+    with pytest.raises(ValueError, match=r"grid\.toml is a grid file, which defines its own runs; remove seeds, or"):
         invoke("run", grid, "--seeds", 2, *place)
     program = "import sys; from gence.cli import main; sys.argv = ['gence', *sys.argv[1:]]\ntry:\n    main()\n"
     program += "except SystemExit as ended:\n    assert not ended.code\n"

@@ -115,7 +115,7 @@ def test_a_folder_of_records_is_shown_too(store: Store) -> None:
     ],
 )
 def test_options_that_a_folder_has_no_use_for_are_refused(store: Store, tmp_path, command: str, options: list) -> None:
-    with pytest.raises(ValueError, match=f"^{options[0]} does nothing for .*store: .* leave it out"):
+    with pytest.raises(ValueError, match=f"^{options[0]} does nothing for .*store: .* remove it"):
         invoke(command, store.root, *options)
 
 

@@ -34,7 +34,7 @@ def photos(tmp_path):
 
 def test_images_of_several_sizes_are_brought_to_one_and_it_is_said(photos, tmp_path):
     result = gence("train", "--data", "photos/", *QUICK, "--save", "m.safetensors")
-    assert "images are brought to 32 x 32 pixels" in result.stderr
+    assert "images are resized to 32 x 32 pixels" in result.stderr
     spec = load_model(tmp_path / "m.safetensors", "cpu").spec
     assert (spec.data, spec.image_size) == ("photos", 32)
     assert "m.safetensors on photos" in gence("evaluate", "m.safetensors", "--device", "cpu").stdout

@@ -197,7 +197,7 @@ def test_wrong_parameters_are_named(params: dict[str, Any], message: str) -> Non
 
 
 def test_wrong_factory_and_weights_are_named() -> None:
-    with pytest.raises(TypeError, match=r"network: expected a function that returns an nn\.Module, it gave int"):
+    with pytest.raises(TypeError, match=r"network: expected a function that returns an nn\.Module, got int"):
         fitted(network=lambda n_features, n_classes: n_features)
     with pytest.raises(ValueError, match="sample_weight: expected numbers >= 0"):
         GenCEClassifier().fit(X, y, sample_weight=-np.ones(len(y)))
@@ -224,7 +224,7 @@ def test_early_stopping_holds_out_rows_that_count() -> None:
 
 @pytest.mark.parametrize("outputs", [2, 5])
 def test_a_network_with_the_wrong_number_of_outputs_is_named(outputs: int) -> None:
-    with pytest.raises(ValueError, match=rf"network: expected .* shape \(89, 3\) here, it gave \(89, {outputs}\)"):
+    with pytest.raises(ValueError, match=rf"network: expected .* shape \(89, 3\) here, got \(89, {outputs}\)"):
         fitted(network=lambda n_features, n_classes: nn.Linear(n_features, outputs))
 
 

@@ -278,7 +278,7 @@ class TestHuggingFace:
             arguments={"restore_callback_states_from_checkpoint": True},
             **common,
         )
-        with pytest.warns(UserWarning, match="made it anew, without criterion and log"):
+        with pytest.warns(UserWarning, match="recreated it, without criterion and log"):
             again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
         [restored] = [c for c in again.callback_handler.callbacks if isinstance(c, MarginalCallback)]
         assert_close(restored.monitor.prior, torch.full((10,), 0.1).double())

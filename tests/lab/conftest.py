@@ -1,4 +1,4 @@
-"""A small comparison, made once: three losses, three seeds, images from elsewhere."""
+"""A small comparison, made once: three losses, three seeds, out-of-distribution images."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _own_cache(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def elsewhere(tmp_path_factory):
-    """A folder of noise, as images from elsewhere; its name would be markup if anything let it."""
+    """A folder of noise, as out-of-distribution images; its name would be markup if anything let it."""
     folder = tmp_path_factory.mktemp("ood") / "<b>noise</b>".replace("/", "")
     folder.mkdir()
     draw = np.random.default_rng(0)

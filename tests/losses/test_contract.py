@@ -250,7 +250,7 @@ def test_all_rows_ignored(info: LossInfo, params: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("info", [pytest.param(i, id=i.name) for i in LOSSES.values() if i.masks_classes])
 def test_masked_classes_that_no_target_names(info: LossInfo) -> None:
-    """A logit of -inf rules a class out, as in ``F.cross_entropy``: the others go on as if it were not there."""
+    """A logit of -inf rules a class out, as in ``F.cross_entropy``: the others behave as if it were not there."""
     input, target = inputs(), LABELS.clamp_max(K - 2)
     masked = input.clone()
     masked[:, K - 1] = -torch.inf

@@ -124,7 +124,7 @@ def test_a_class_of_more_rows_than_float32_counts():
     logits, target = torch.tensor([[1.0, 0.0]]).expand(n, 2), torch.zeros(n, dtype=torch.long)
     z = logits.contiguous().requires_grad_()
     loss = gence.gen_cross_entropy(z, target, torch.ones(2), reduction="sum", anchor=0.5)
-    # Every row is alike: the rows of a class cannot be told apart, and the anchor asks for more of class 0.
+    # Every row is alike: the rows of a class are indistinguishable, and the anchor asks for more of class 0.
     divergence = torch.tensor([1.0, 0.0]).softmax(0)[0].log()
     torch.testing.assert_close(loss.detach() / n, torch.tensor(float(n)).log() - 0.5 * divergence, rtol=1e-5, atol=0)
     (grad,) = torch.autograd.grad(loss, z)

@@ -132,7 +132,7 @@ def test_is_cross_entropy_over_the_batch_of_the_transposed_log_probabilities() -
 
 
 def test_cross_entropy_exceeds_it_by_the_divergence_of_the_marginals() -> None:
-    """CE = GenCE + KL(T/D || S/n) + const: the pressure on the marginal is what GenCE leaves out."""
+    """CE = GenCE + KL(T/D || S/n) + const: GenCE lacks the pressure on the marginal."""
     y = targets()["index"]
     label_share = F.one_hot(y, K).double().mean(0)  # T/D
     constants = []

@@ -1,6 +1,6 @@
 """The kernels against the plain implementation: their error against float64 may not exceed its own plus a tolerance.
 
-Runs on a GPU, or on the CPU under TRITON_INTERPRET=1 (see test_kernels.py); skipped elsewhere.
+Runs on a GPU, or on the CPU under TRITON_INTERPRET=1 (see test_kernels.py); skipped otherwise.
 """
 
 import importlib

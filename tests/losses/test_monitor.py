@@ -90,7 +90,7 @@ def test_the_prior_is_the_one_it_was_given():
     given = torch.tensor([0.1, 0.2, 0.3, 0.4])
     monitor = MarginalMonitor(given)
     monitor.update(logits())
-    given[:] = 0.25  # the caller's tensor may go on to live
+    given[:] = 0.25  # the caller may reuse the tensor
     close(monitor.kl(), divergence(torch.tensor([0.1, 0.2, 0.3, 0.4]), logits()))
 
 

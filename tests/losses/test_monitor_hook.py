@@ -60,7 +60,7 @@ def test_forward_hook_finds_the_logits(wrap):
         (lambda z: ("logits", z.sum()), "got tuple"),
         (lambda z: None, "got NoneType"),
         (lambda z: z.sum(), r"got Tensor of shape \(\)"),
-        (lambda z: z.sum(1), r"got Tensor of shape \(40,\)"),  # a loss a row, of a loss that is no cross-entropy
+        (lambda z: z.sum(1), r"got Tensor of shape \(40,\)"),  # one loss per row, of a loss other than cross-entropy
     ],
 )
 def test_forward_hook_says_what_to_do_with_other_outputs(wrap, seen):

@@ -59,7 +59,7 @@ def beside_print(exhibit: Exhibit) -> tuple[int, int, int, list[MeasuredRow]]:
 
 
 def gaps(rows: Sequence[MeasuredRow], ours: str = "gence") -> tuple[float, float]:
-    """A loss less cross-entropy here, and GenCE less cross-entropy in print, means over the rows that have both."""
+    """A loss minus cross-entropy here, and GenCE minus cross-entropy in print, means over the rows that have both."""
     both = [one for one in rows if usable(one, ours) and usable(one, "ce")]
     return (
         statistics.fmean(mean(one, ours) - mean(one, "ce") for one in both),

@@ -59,7 +59,7 @@ def test_the_table_has_ours_the_paper_s_and_the_difference(writer) -> None:
     errors = 2 / math.sqrt(1 / 5 + 1.12**2 / 5)
     assert table.rows[2].cells[2].text == f"+2.00 ({errors:+.1f} SE)"
     assert "6 of 8 cells are complete" in table.caption
-    # Ours is not marked: two of our own columns are missing, so the row is no contest yet.
+    # Ours is not marked: two of our own columns are missing, so the row is incomplete.
     assert not any(c.best for c in table.rows[0].cells)
     assert [c.best for c in table.rows[1].cells].index(True) == 2
 

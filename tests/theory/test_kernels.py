@@ -146,7 +146,7 @@ def test_distinct_gaussians_are_complete_and_equal_ones_are_not():
         (torch.zeros(1, 2), torch.tensor([[[1.0, 0.5], [0.0, 1.0]]]), "covariances: component 0 is not symmetric"),
         (torch.tensor(0.0), torch.ones(1, 1, 1), r"means, covariances: expected \(K, d\)"),
         (torch.zeros(0, 1), torch.ones(0, 1, 1), r"means, covariances: expected \(K, d\)"),
-        (torch.zeros(2, 1), torch.ones(2), r"one matrix a component, got \(2, 1\) and \(2,\)"),
+        (torch.zeros(2, 1), torch.ones(2), r"one matrix per component, got \(2, 1\) and \(2,\)"),
     ],
 )
 def test_what_is_no_gaussian_is_named(means, covariances, message):

@@ -11,11 +11,11 @@ from gence.cli.options import read_names, read_settings
 from gence.cli.terminal import check_out
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from gence.lab.bench import Shape
 
-_Out = Annotated[Path | None, typer.Option(help="Also write the record to this file (JSON).")]
+_Out = Annotated[Path | None, typer.Option(help="Write the record to this file, too (JSON).")]
 _Device = Annotated[str, typer.Option(help="Compute on auto, cpu, cuda or cuda:1.")]
 
 
@@ -28,7 +28,9 @@ def register(app: typer.Typer) -> None:
     @group.command()
     def train(
         models: Annotated[str, typer.Option(help="Train these networks, separated by commas.")] = "vgg19,resnet50",
-        data: Annotated[str, typer.Option(help="Name of a data set, or a folder or archive of images.")] = "cifar10",
+        data: Annotated[
+            str, typer.Option(help="Name (gence data list), folder or archive of images, or hf:OWNER/NAME.")
+        ] = "cifar10",
         n: Annotated[int, typer.Option(help="Train on this many labels, balanced over the classes.")] = 2000,
         sizes: Annotated[
             str, typer.Option(help="Train this many runs side by side; numbers separated by commas.")
@@ -36,11 +38,17 @@ def register(app: typer.Typer) -> None:
         epochs: Annotated[
             int, typer.Option(help="Train this many epochs per measurement; the first is not counted.")
         ] = 6,
-        recipe: Annotated[str, typer.Option(help="paper, modern or tiny.")] = "paper",
+        recipe: Annotated[str, typer.Option(help="Use this recipe: small, tiny, modern or paper.")] = "paper",
         setting: Annotated[
-            list[str] | None, typer.Option("--set", help="Set a field of the recipe, as batch_size=50 (repeatable).")
+            list[str] | None,
+            typer.Option(
+                "--set", help="Set a field of the run, as recipe.lr=0.05 (repeatable); here of its recipe alone."
+            ),
         ] = None,
-        compile: Annotated[bool, typer.Option("--compile/--no-compile", help="Compile the networks (GPU).")] = False,
+        compile: Annotated[
+            bool,
+            typer.Option("--compile/--no-compile", help="Compile the networks (GPU): for those without fused norms."),
+        ] = False,
         usual: Annotated[
             bool, typer.Option("--usual/--no-usual", help="Also time one run with DataLoader and per-image transforms.")
         ] = True,
@@ -49,7 +57,7 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Time a training step per run, in cohorts of several sizes, data and augmentation included.
 
-        "times" is how many times as many runs an hour the fastest cohort does as the usual way.
+        The column "times" says how many times as many runs per hour the fastest cohort does as the usual way.
 
         Examples: gence bench train --out benchmarks/train.json
 
@@ -67,7 +75,7 @@ def register(app: typer.Typer) -> None:
             cohort_sizes=_whole_numbers("--sizes", sizes),
             compile=compile,
             epochs=epochs,
-            recipe=named_recipe(recipe).replace(**read_settings(setting or [])),
+            recipe=named_recipe(recipe).replace(**_recipe_settings(setting or [])),
             device=device,
             usual=usual,
         )
@@ -82,16 +90,16 @@ def register(app: typer.Typer) -> None:
             "memory_gib": "GiB",
             "runs_per_hour_ratio": "times",
         }
-        _print(record, f"Milliseconds a step and run, {data}, n = {n}", columns)
+        _print(record, f"Milliseconds per step and run, {data}, n = {n}", columns)
         for name in named:
             rows = [row for row in record["rows"] if row["model"] == name and row["way"].startswith("cohort")]
             best = min(rows, key=lambda row: float(row["ms_per_step_and_run"]))
             typer.echo(
-                f"best for {name}: {best['runs']} side by side, {best['ms_per_step_and_run']:.3g} ms a step and run"
+                f"best for {name}: {best['runs']} side by side, {best['ms_per_step_and_run']:.3g} ms per step and run"
             )
         if out is not None:
             write_record(record, out)
-            typer.echo(f"the record is in {out}")
+            typer.echo(f"wrote the record to {out}")
 
     @group.command()
     def loss(
@@ -120,7 +128,15 @@ def register(app: typer.Typer) -> None:
         record = bench_loss(asked, device, out, quick=quick, compile=compile, repeats=repeats)
         print_table(record)
         if out is not None:
-            typer.echo(f"the record is in {out}")
+            typer.echo(f"wrote the record to {out}")
+
+
+def _recipe_settings(texts: Sequence[str]) -> dict[str, Any]:
+    found = read_settings(texts)
+    for path in found:
+        if not path.startswith("recipe."):
+            raise ValueError(f"--set {path}: a benchmark sets fields of the recipe only, such as recipe.batch_size=50")
+    return {path.removeprefix("recipe."): value for path, value in found.items()}
 
 
 def _shapes(text: str, dtype: str) -> list[Shape]:

@@ -13,7 +13,9 @@ from gence.cli.terminal import cleared_on_sigterm
 if TYPE_CHECKING:
     from gence.lab.data import CheckReport
 
-_Source = Annotated[str, typer.Argument(help="A name, a folder, an archive, hf:OWNER/NAME, or a table (CSV, .npz).")]
+_Source = Annotated[
+    str, typer.Argument(help="Name (gence data list), folder or archive of images, hf:OWNER/NAME, or table.")
+]
 _ImageSize = Annotated[
     int | None, typer.Option(help="Resize images to this many pixels. Default: keep them if small, square and uniform.")
 ]
@@ -25,9 +27,7 @@ _CacheDir = Annotated[Path | None, typer.Option(help="Keep decoded images here. 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    group = typer.Typer(
-        help="Sources of images: what there is, decode it once, find what is wrong with it.", no_args_is_help=True
-    )
+    group = typer.Typer(help="List, decode and check data sources.", no_args_is_help=True)
     app.add_typer(group, name="data")
 
     @group.command("list")

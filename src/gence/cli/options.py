@@ -68,8 +68,8 @@ def read_sources(given: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(found)
 
 
-def print_left_out(sources: Iterable[str]) -> None:
-    """Print, on standard error, which folders of these sources are passed over."""
+def print_skipped(sources: Iterable[str]) -> None:
+    """Print, on standard error, which folders of these sources are skipped."""
     from gence.lab.data import left_out_notes
 
     for source in dict.fromkeys(sources):
@@ -82,12 +82,12 @@ def refuse_options(what: str, reason: str, given: Mapping[str, Any]) -> None:
 
     >>> refuse_options("runs/", "a folder of records is shown whole", {"--rows": "cifar10-*", "--seeds": None})
     Traceback (most recent call last):
-    ValueError: --rows does nothing for runs/: a folder of records is shown whole; leave it out
+    ValueError: --rows does nothing for runs/: a folder of records is shown whole; remove it
     """
     named = [option for option, value in given.items() if value not in (None, "")]
     if named:
         verb, it = ("does", "it") if len(named) == 1 else ("do", "them")
-        raise ValueError(f"{', '.join(named)} {verb} nothing for {what}: {reason}; leave {it} out")
+        raise ValueError(f"{', '.join(named)} {verb} nothing for {what}: {reason}; remove {it}")
 
 
 def _value(text: str) -> Any:
@@ -96,7 +96,7 @@ def _value(text: str) -> Any:
     except json.JSONDecodeError:
         pass
     try:
-        return float(text)  # ".5", which is no JSON
+        return float(text)  # ".5", which is not JSON
     except ValueError:
         return text
 

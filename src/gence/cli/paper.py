@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
     def show(
         name: Annotated[
             str,
-            typer.Argument(help=f"{NAMES}; or a folder of records."),
+            typer.Argument(help=f"Print this: {NAMES}; or a folder of records."),
         ],
         store: Annotated[
             Path | None,
@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
             int | None,
             typer.Option(help="Call a cell complete with this many seeds. Default: 5, and 3 for studies of our own."),
         ] = None,
-        recipe: Annotated[str | None, typer.Option(help="Use another recipe than the paper's.")] = None,
+        recipe: Annotated[str | None, typer.Option(help="Use this recipe instead of the paper's.")] = None,
         format: Annotated[str, typer.Option("--format", help=f"Print as {', '.join(_FORMATS)}.")] = "text",
     ) -> None:
         """Print an exhibit beside the paper: n, and the difference in standard errors; missing cells as missing.
@@ -63,7 +63,7 @@ def register(app: typer.Typer) -> None:
         table, notes = shown(name, place, rows=read_names(rows), seeds=seeds, recipe=recipe)
         if format == "text":
             console = table_console()
-            found = [note for note in notes if note in known[name].findings]  # what is said of the table, before it
+            found = [note for note in notes if note in known[name].findings]  # sentences about the table, before it
             for note in found:
                 console.print(note, style="bold", highlight=False, markup=False)
             print_table(table, console)
@@ -75,13 +75,17 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def report(
-        what: Annotated[str, typer.Argument(help="paper, or a folder of records.")],
+        what: Annotated[str, typer.Argument(help="Report on this: paper, or a folder of records.")],
         out: Annotated[Path, typer.Option(help="Write the report to this folder.")] = Path("gence-report"),
         store: Annotated[
             Path | None,
-            typer.Option(help="With paper: read the records in this folder. Default: results/paper of the checkout."),
+            typer.Option(
+                help="Read the records in this folder, with the argument paper. Default: results/paper of the checkout."
+            ),
         ] = None,
-        recipe: Annotated[str | None, typer.Option(help="With paper: use another recipe than the paper's.")] = None,
+        recipe: Annotated[
+            str | None, typer.Option(help="Use this recipe instead of the paper's, with the argument paper.")
+        ] = None,
     ) -> None:
         """Write the paper, measured, as one page; or the report of any store, with its figures and tables as files.
 

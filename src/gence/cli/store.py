@@ -54,15 +54,15 @@ def register(app: typer.Typer) -> None:
             report = target.merge(other)
             troubles += len(report.conflicts) + len(report.damaged)
             typer.echo(
-                f"{path}: {len(report.added)} records added, {len(report.same)} were there, "
-                f"{len(report.conflicts)} differ from ours"
+                f"{path}: {len(report.added)} records added, {len(report.same)} already there, "
+                f"{len(report.conflicts)} differ"
             )
             for key in report.conflicts:
                 typer.echo(f"  {key}: the older record was kept")
             for problem in report.damaged:
-                typer.echo(f"  not taken over: {problem}", err=True)
+                typer.echo(f"  skipped: {problem}", err=True)
             if tuned := merge_tuned(target, other):
-                typer.echo(f"  what was tuned for {tuned} losses was taken over")
+                typer.echo(f"  tuned settings of {tuned} losses added")
             elif not (report.added or report.same or report.conflicts or report.damaged):
                 typer.echo(f"  there are no records in {path}; {is_it_the_folder(path)}", err=True)
         if troubles:
@@ -115,7 +115,7 @@ def register(app: typer.Typer) -> None:
     def pack(
         store: _Folder,
         drop_predictions: Annotated[
-            bool, typer.Option("--drop-predictions", help="Delete predictions, as a repository leaves them out.")
+            bool, typer.Option("--drop-predictions", help="Delete predictions, as in the repository.")
         ] = False,
     ) -> None:
         """Move all records into one file, as a repository keeps them.

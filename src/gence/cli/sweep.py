@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gence.cli.options import GRIDS, CommandOfNames, print_left_out, read_names, refuse_options
+from gence.cli.options import GRIDS, CommandOfNames, print_skipped, read_names, refuse_options
 from gence.cli.store import store_at
 from gence.cli.terminal import exit_if_interrupted, interruption_told, table_console
 
@@ -20,22 +20,32 @@ if TYPE_CHECKING:
 
 _Names = Annotated[
     list[str],
-    typer.Argument(help=f"{GRIDS}; or GRID.toml files."),
+    typer.Argument(help=f"Train these: {GRIDS}; or GRID.toml files."),
 ]
 _StorePath = Annotated[
     Path | None,
     typer.Option("--store", help="Keep the records in this folder. Default: results/paper of the checkout."),
 ]
 _Rows = Annotated[str, typer.Option(help="Select rows, separated by commas; * matches anything.")]
-_Losses = Annotated[str, typer.Option(help="Select losses, separated by commas.")]
+_Losses = Annotated[str, typer.Option(help="Use these losses, separated by commas. Default: all of the grid.")]
 _TimeLimit = Annotated[float | None, typer.Option(help="Stop training after this many seconds.")]
-_Engine = Annotated[str, typer.Option(help="local, processes (one per GPU or CPU worker; also called gpus) or ray.")]
-_Workers = Annotated[int | None, typer.Option(help="Processes of the engine processes.")]
+_Engine = Annotated[
+    str, typer.Option(help="Train with local (this process), processes (one per GPU or CPU worker) or ray.")
+]
+_Workers = Annotated[
+    int | None, typer.Option(help="Train in this many processes, with --engine processes. Default: one per GPU.")
+]
 _CohortSize = Annotated[str, typer.Option(help="Train at most this many runs side by side, or auto.")]
-_Device = Annotated[str, typer.Option(help="Train on auto, cpu, cuda or cuda:1.")]
-_Compile = Annotated[bool, typer.Option("--compile", help="Compile the network (GPU): for those without fused norms.")]
-_Predictions = Annotated[bool, typer.Option("--predictions/--no-predictions", help="Keep compact predictions.")]
-_RecipeName = Annotated[str | None, typer.Option("--recipe", help="Use another recipe than the paper's, for exhibits.")]
+_Device = Annotated[str, typer.Option(help="Compute on auto, cpu, cuda or cuda:1.")]
+_Compile = Annotated[
+    bool, typer.Option("--compile/--no-compile", help="Compile the networks (GPU): for those without fused norms.")
+]
+_Predictions = Annotated[
+    bool, typer.Option("--predictions/--no-predictions", help="Keep the predictions, in compact form.")
+]
+_RecipeName = Annotated[
+    str | None, typer.Option("--recipe", help="Use this recipe instead of the paper's, for exhibits.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -47,7 +57,9 @@ def register(app: typer.Typer) -> None:
         store: _StorePath = None,
         rows: _Rows = "",
         losses: _Losses = "",
-        seeds: Annotated[int | None, typer.Option(help="Train this many seeds per cell, from 0.")] = None,
+        seeds: Annotated[
+            int | None, typer.Option(help="Train this many seeds, from 0. Default: what the exhibit or grid says.")
+        ] = None,
         recipe: _RecipeName = None,
         time_limit: _TimeLimit = None,
         engine: _Engine = "local",
@@ -92,7 +104,7 @@ def register(app: typer.Typer) -> None:
         from gence.lab.sweep import check_ready, run_grid
 
         check_ready(place.missing(specs), data=engine != "ray")
-        print_left_out(source for spec in specs for source in (spec.data, *spec.ood))
+        print_skipped(source for spec in specs for source in (spec.data, *spec.ood))
         with interruption_told():
             report = run_grid(
                 specs,
@@ -105,7 +117,7 @@ def register(app: typer.Typer) -> None:
         for key, error in report.failed.items():
             typer.echo(f"{key} failed: {error}", err=True)
         if report.unreadable:
-            typer.echo(f"look at the records that cannot be read: gence store check {place.root}", err=True)
+            typer.echo(f"Some records cannot be read; list them with: gence store check {place.root}", err=True)
         for entry in asked:
             if entry.outlook is not None:
                 typer.echo(entry.outlook(place))
@@ -121,12 +133,14 @@ def register(app: typer.Typer) -> None:
         losses: Annotated[
             str,
             typer.Option(
-                help="Tune these losses, as 'ce,gence(anchor=tune)'; paper, calibration, imbalance and all name groups "
-                "of losses. Default: the file's own, or the paper's."
+                help="Use these losses, such as 'ce,gence(anchor=tune)'; paper, calibration, imbalance and all name "
+                "groups of losses. Default: the file's own, or the paper's."
             ),
         ] = "",
         trials: Annotated[int, typer.Option(help="Try this many settings per loss.")] = 32,
-        metric: Annotated[str, typer.Option(help="Choose by accuracy or nll on the held-out part.")] = "accuracy",
+        metric: Annotated[
+            str, typer.Option(help="Choose by this metric on the held-out part: accuracy or nll.")
+        ] = "accuracy",
         recipe: _RecipeName = None,
         time_limit: _TimeLimit = None,
         engine: _Engine = "local",
@@ -222,7 +236,7 @@ def _specs(names: Sequence[str], store: Store, **options: Any) -> list[RunSpec]:
     files = [name for name in names if _is_file(name)]
     if files and (useless := [option for option, value in options.items() if value not in (None, ())]):
         raise SpecError(
-            f"{files[0]} is a file and says itself what it runs; remove {' and '.join(useless)}, or change the file"
+            f"{files[0]} is a grid file, which defines its own runs; remove {' and '.join(useless)}, or change the file"
         )
     runs = [run for file in files for run in read_grid(file)]
     if len(files) < len(names):
@@ -263,7 +277,7 @@ def _run_apart(
     """Make the missing records of a study that has its own form of them."""
     apart = asked[0].apart
     if len(names) > 1 or apart is None:
-        raise ValueError(f"{' '.join(names)}: one of these keeps records of its own form; run each alone")
+        raise ValueError(f"{' '.join(names)}: one of these keeps its records in another format; run each alone")
     if dry_run:
         apart.list(store, rows, losses, typer.echo)
     else:

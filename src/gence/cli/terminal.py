@@ -77,7 +77,7 @@ def _something_like_it(error: UnicodeError) -> tuple[str, int]:
     found = []
     for character in error.object[error.start : error.end]:
         known = _LIKE.get(character)
-        # Surrogates are bytes of a file's name that are no UTF-8.
+        # Surrogates are bytes of a file's name that are not UTF-8.
         found.append(known or (f"\\x{ord(character) & 0xFF:02x}" if "\udc80" <= character <= "\udcff" else "?"))
     return "".join(found), error.end
 
@@ -122,7 +122,7 @@ def interruption_told(how: str = "at once") -> Iterator[None]:
 def cleared_on_sigterm() -> Iterator[Callable[[], None]]:
     """Let SIGTERM end the work as Ctrl-C does, so that folders it works in are removed; the exit code is 143.
 
-    Yields a function for the work to call now and then: it ends a work that has been asked to end and goes on, because
+    Yields a function for the work to call now and then: it ends work that was asked to end but continues, because
     the exception was raised where Python ignores it, as in a finaliser.
     """
     if threading.current_thread() is not threading.main_thread():

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from gence.lab.train import CohortProgress, TrainedModel
 
 _DATA_HELP = (
-    "A name (gence data list), a folder or archive with one folder per class, hf:OWNER/NAME, or a table (CSV, .npz)."
+    "Name (gence data list), folder or archive of images (one folder per class), hf:OWNER/NAME, or table (CSV, "
+    "Parquet, .npz)."
 )
 _Ood = Annotated[list[str] | None, typer.Option(help="Out-of-distribution images or rows (repeatable).")]
 _Device = Annotated[str, typer.Option(help="Compute on auto, cpu, cuda or cuda:1.")]
@@ -58,8 +59,9 @@ def register(app: typer.Typer) -> None:
         model: Annotated[
             str | None,
             typer.Option(
-                help="small_cnn, mlp, resnet18, resnet50, vgg19, wrn16_8 or timm:NAME from scratch; HEAD@ENCODER on "
-                "a pretrained encoder, as linear@efficientnet_lite0. Default: as gence compare."
+                help="Train this network: small_cnn, mlp, resnet18, resnet50, vgg19, wrn16_8, timm:NAME or "
+                "own:MODULE:FUNCTION from scratch; HEAD@ENCODER on a pretrained encoder, as "
+                "linear@efficientnet_lite0. Default: as gence compare."
             ),
         ] = None,
         loss: Annotated[
@@ -68,17 +70,20 @@ def register(app: typer.Typer) -> None:
         recipe: Annotated[
             str | None,
             typer.Option(
-                help="head, finetune, tiny, small, modern or paper. Default: as gence compare, the one that fits."
+                help="Use this recipe: head, finetune, tiny, small, modern or paper. Default: as gence compare."
             ),
         ] = None,
         tune_encoder: Annotated[
-            str, typer.Option(help="Train this of a pretrained encoder: none (frozen features), last (stage) or all.")
+            str,
+            typer.Option(
+                help="Train this of a pretrained encoder: none (frozen features), last (its last stage) or all."
+            ),
         ] = "none",
         weights: Annotated[
             Path | None, typer.Option(help="Take the encoder's weights from this safetensors file.")
         ] = None,
         seed: Annotated[
-            int, typer.Option(help="Seed subset, initialisation, order and augmentation with this number.")
+            int, typer.Option(help="Use this seed for subset, initialisation, order and augmentation.")
         ] = 0,
         ood: _Ood = None,
         image_size: Annotated[
@@ -94,14 +99,14 @@ def register(app: typer.Typer) -> None:
         setting: Annotated[
             list[str] | None, typer.Option("--set", help="Set a field of the run, as recipe.lr=0.05 (repeatable).")
         ] = None,
-        save: Annotated[Path | None, typer.Option(help="Write the trained network here (safetensors).")] = None,
+        save: Annotated[Path | None, typer.Option(help="Write the trained network to this file (safetensors).")] = None,
         store: Annotated[
             Path | None,
-            typer.Option(help="Keep the result in this folder; a run that is there is shown, not repeated."),
+            typer.Option(help="Keep the record in this folder; a run that is recorded there is shown, not repeated."),
         ] = None,
         log: Annotated[
-            tuple[str, Path] | None,
-            typer.Option(help="Write curves while training: tensorboard DIR.", metavar="KIND DIR"),
+            str | None,
+            typer.Option(help="Write curves while training: tensorboard, or tensorboard:FOLDER."),
         ] = None,
         device: _Device = "auto",
     ) -> None:
@@ -124,8 +129,7 @@ def register(app: typer.Typer) -> None:
 
         source, outside = _columns_named(data, read_sources(ood), text, label, features, ood_label)
         changes = read_settings(setting or [])
-        if log is not None and log[0] != "tensorboard":
-            raise ValueError(f"--log is {log[0]!r}; expected: --log tensorboard DIR")
+        log_folder = _log_folder(log)
         check_out("--save", save)
         # What the training would find out itself, but only when the data have been read.
         asked = RunSpec.from_dict(
@@ -151,7 +155,7 @@ def register(app: typer.Typer) -> None:
             _check_unchanged(spec, store)
         result = _stored(spec, store) if store is not None and save is None and log is None else None
         if result is None:
-            result = _train(spec, device, save, store, None if log is None else log[1])
+            result = _train(spec, device, save, store, log_folder)
         _print_result(spec, result)
 
     @app.command()
@@ -179,7 +183,7 @@ def register(app: typer.Typer) -> None:
             head = load_row_model(model)
             rows = rows_to_judge(head, data)
             _print_metrics(evaluate_row_model(head, rows, read_sources(ood)), f"{model.name} on {rows.name}")
-            typer.echo(f"{len(rows)} rows were judged")
+            typer.echo(f"{len(rows)} rows were evaluated")
             return
         trained = load_model(model, device)
         source = data or trained.spec.data
@@ -188,7 +192,7 @@ def register(app: typer.Typer) -> None:
         images = _images_to_judge(trained, data)
         metrics = evaluate_model(trained, images, outside, progress=True)
         _print_metrics(metrics, f"{model.name} on {source}")
-        typer.echo(f"{len(images)} images were judged")
+        typer.echo(f"{len(images)} images were evaluated")
 
     @app.command()
     def predict(
@@ -310,7 +314,7 @@ def _settled(wanted: CompareOptions, changes: dict[str, Any]) -> tuple[RunSpec, 
     )
     if wanted.image_size is None and spec.image_size is not None:
         typer.echo(
-            f"images are brought to {spec.image_size} x {spec.image_size} pixels, as gence compare does; --image-size "
+            f"images are resized to {spec.image_size} x {spec.image_size} pixels, as gence compare does; --image-size "
             "chooses another",
             err=True,
         )
@@ -331,8 +335,18 @@ def _stored(spec: RunSpec, folder: Path) -> RunResult | None:
     store = Store(folder)
     if not store.has(spec.key):
         return None
-    typer.echo(f"{spec.key} is in {folder} already: this is what was recorded", err=True)
+    typer.echo(f"{spec.key} is already recorded in {folder}; this is its record", err=True)
     return store.read(spec.key).result
+
+
+def _log_folder(log: str | None) -> Path | None:
+    """Where `--log` writes: the folder "tensorboard", or the one after the colon."""
+    if log is None:
+        return None
+    kind, _, folder = log.partition(":")
+    if kind != "tensorboard":
+        raise ValueError(f"--log is {log!r}; expected tensorboard, or tensorboard:FOLDER")
+    return Path(folder or kind)
 
 
 def _train(spec: RunSpec, device: str, save: Path | None, store: Path | None, log: Path | None) -> RunResult:
@@ -365,7 +379,7 @@ def _train(spec: RunSpec, device: str, save: Path | None, store: Path | None, lo
     if board is not None:
         board.close()
     if result is None:
-        raise RuntimeError("training was stopped although nothing asked for it")
+        raise RuntimeError("training stopped unexpectedly")
     if records is not None:
         records.write(spec, result, environment_record(device))
     return result

@@ -55,7 +55,7 @@ def create_network(
     if callable(network):
         module = network(n_features, n_classes)
         if not isinstance(module, nn.Module):
-            raise TypeError(f"network: expected a function that returns an nn.Module, it gave {type(module).__name__}")
+            raise TypeError(f"network: expected a function that returns an nn.Module, got {type(module).__name__}")
         return module
     if network == "mlp":
         return mlp(n_features, n_classes, hidden_sizes)
@@ -107,7 +107,7 @@ class GenCEClassifier(ClassifierMixin, BaseEstimator):
         n_iter_no_change: epochs of patience.
         encoder: for images: a pretrained encoder whose features the network reads, "efficientnet_lite0" (the extra
             ``pretrained``) or "timm:NAME". X is then uint8 images (n, H, W), (n, H, W, C) or (n, C, H, W), or file
-            names; features are centred and brought to norms of about 1. ``network="linear"`` suits them.
+            names; features are centred and scaled to norms of about 1. ``network="linear"`` suits them.
         device: where to train, e.g. "cuda".
         dtype: "float64" or "float32".
         random_state: of initial weights, the order of batches and the held-out rows. torch's own generator is left as
@@ -189,9 +189,7 @@ class GenCEClassifier(ClassifierMixin, BaseEstimator):
         self.classes_, codes = np.unique(y, return_inverse=True)
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
         if (weights < 0).any() or not weights.any():
-            raise ValueError(
-                "sample_weight: expected numbers >= 0 that are not all 0. Leave rows out by a weight of 0."
-            )
+            raise ValueError("sample_weight: expected numbers >= 0 that are not all 0. Skip a row with a weight of 0.")
 
         draws = check_random_state(self.random_state)
         training, held_out = np.arange(len(X)), None
@@ -327,7 +325,7 @@ class GenCEClassifier(ClassifierMixin, BaseEstimator):
         wanted = (rows, len(self.classes_))
         if not isinstance(logits, Tensor) or logits.shape != wanted:
             came = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-            raise ValueError(f"network: expected a module that gives logits of shape {wanted} here, it gave {came}")
+            raise ValueError(f"network: expected a module that gives logits of shape {wanted} here, got {came}")
         return logits
 
     def _log_loss(self, inputs: Tensor, codes: Tensor, weights: Tensor) -> float:

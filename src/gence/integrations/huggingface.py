@@ -106,7 +106,7 @@ class MarginalCallback(TrainerCallback, ExportableState):
             self.saved = saved
             if args.restore_callback_states_from_checkpoint and saved["bound"] and not self._bound:
                 warnings.warn(
-                    "MarginalCallback: restore_callback_states_from_checkpoint=True made it anew, without criterion "
+                    "MarginalCallback: restore_callback_states_from_checkpoint=True recreated it, without criterion "
                     "and log. Leave that argument False (this callback is restored all the same), or use GenCETrainer.",
                     UserWarning,
                     stacklevel=2,
@@ -222,7 +222,7 @@ class GenCETrainer(Trainer):
         """All micro-batches of the next optimiser step."""
         self._group, _ = super().get_batch_samples(*args, **kwargs)
         self._first, self._place = None, 0
-        # Done here and not in the constructor: a callback may be added later, and a resumed run may make it anew.
+        # Done here and not in the constructor: a callback may be added later, and a resumed run may make it again.
         for callback in self.callback_handler.callbacks:
             if isinstance(callback, MarginalCallback):
                 callback.bind(self.criterion, self.log)

@@ -71,7 +71,7 @@ class MarginalWatch:
         self._epoch = epoch
 
     def end_epoch(self, source: str) -> float | None:
-        """The divergence of the epoch, over all ranks; None where nothing came, which is said once."""
+        """The divergence of the epoch, over all ranks; None where nothing came, which warns once."""
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             self.monitor.reduce("world")
         if not self.monitor.empty:

@@ -36,7 +36,7 @@ def two_pass_backward(
     gradient. The price is one more forward pass. Both passes see the same network: the random states of torch (CPU and
     the model's devices) are replayed, so dropout repeats, and all buffers are put back in between, so that BatchNorm's
     running statistics move once. BatchNorm normalises each micro-batch by its own statistics, as it does in ordinary
-    accumulation. Random numbers from elsewhere (``random``, NumPy) are not replayed.
+    accumulation. Random numbers from other sources (``random``, NumPy) are not replayed.
 
     Gradients are added to those that are there; ``optimizer.zero_grad()`` and ``step()`` stay yours. With DDP and FSDP2
     gradients are synchronised once, in the last micro-batch; give the criterion a ``process_group`` so that the ranks
@@ -171,7 +171,7 @@ class FirstPass:
 
     In the second pass run micro-batch ``place`` inside ``with first.replayed(place) as marginal:`` and give the loss
     ``marginal``: torch's random numbers are then those of the first pass, so that dropout repeats. Outside of it they
-    go on as if there had been one pass only.
+    continue as if there had been only one pass.
 
     Args:
         criterion: the loss; where it has a process group, the other ranks' rows are collected too.

@@ -200,7 +200,7 @@ class GenCELoss(nn.CrossEntropyLoss):
         marginal: MarginalSource | None = None,
     ) -> Tensor:
         """The loss of a batch; see :func:`gen_cross_entropy`."""
-        try:  # a module looks for buffers last, after failing elsewhere, which takes a microsecond for each
+        try:  # a module looks for buffers last, after failing everywhere else, which takes a microsecond for each
             weight, prior = self._buffers["weight"], self._buffers["prior"]
         except KeyError:  # somebody made one a parameter
             weight, prior = self.weight, self.prior

@@ -179,7 +179,7 @@ def logit_norm_loss(
     r"""LogitNorm: cross-entropy of :math:`z / (\tau \lVert z \rVert)`, so that logits cannot grow to lower it.
 
     Wei, Xie, Cheng, Feng, An, Li: Mitigating neural network overconfidence with logit normalization (ICML 2022). The
-    length of z is not trained at all: softmax(z) is no calibrated probability, and needs a temperature that is fitted
+    length of z is not trained at all: softmax(z) is not a calibrated probability, and needs a temperature fitted
     afterwards. Not invariant to a constant added to a row; a logit of -inf has no direction.
 
     Args:
@@ -233,7 +233,7 @@ def dual_focal_loss(
     _checks.check_gamma(gamma)
     rows = prepare_rows(input, target, weight, ignore_index, reduction, label_smoothing)
     log_p = rows.values().log_softmax(1)  # (n, K)
-    masked = log_p == -torch.inf  # a masked class costs inf where it is named, and has no slope elsewhere
+    masked = log_p == -torch.inf  # a masked class costs inf where it is named, and has no slope otherwise
     u = -log_p.masked_fill(masked, 0.0)  # (n, K) >= 0
     # As in the focal loss: the slope at p = 1 is finite, and numbers this small are 0 beside any other.
     small = u < 1e-8

@@ -253,7 +253,7 @@ def label_counts(rows: Rows, of_row: Tensor | None = None) -> Tensor:
         return (rows.probs.to(zeros.dtype) if of_row is None else of_row[:, None] * rows.probs).sum(0)
     if rows.index is not None and rows.ignore_index is None and of_row is None:
         return torch.bincount(rows.index, minlength=rows.num_classes).to(zeros.dtype)
-    # Exactly: 2^24 + 1 is no float32, and a class can have more rows than that.
+    # Exactly: 2^24 + 1 is not a float32, and a class can have more rows than that.
     valid = rows.valid()
     exact = zeros if zeros.device.type == "mps" else zeros.double()  # Apple's devices lack it
     if valid is not None and of_row is None:

@@ -95,12 +95,14 @@ def as_labels(target: Tensor, classes: int, name: str = "target") -> Tensor:
 
 
 def as_scores(scores: Tensor, name: str) -> Tensor:
-    """Check one score a row, shape (n,), without NaN, and return them, detached, in float64."""
+    """Check one score per row, shape (n,), without NaN, and return them, detached, in float64."""
     _require_tensor(scores, name)
     if not scores.is_floating_point():
         raise TypeError(f"{name}: dtype {scores.dtype} was given, a floating point type expected.")
     if scores.dim() != 1 or scores.numel() == 0:
-        raise ValueError(f"{name}: shape {tuple(scores.shape)} was given, (n,) with n >= 1 expected: one score a row.")
+        raise ValueError(
+            f"{name}: shape {tuple(scores.shape)} was given, (n,) with n >= 1 expected: one score per row."
+        )
     values = scores.detach().double()
     bad = values.isnan()
     if bool(bad.any()):

@@ -77,7 +77,7 @@ def reliability_bins(probs: Tensor, target: Tensor, bins: int = 15) -> Reliabili
 
 
 def confidence_bins(confidence: Tensor, correct: Tensor, bins: int = 15) -> ReliabilityBins:
-    """`reliability_bins` where confidences are at hand, and the probabilities of all classes are not.
+    """`reliability_bins` where confidences are available, and the probabilities of all classes are not.
 
     Args:
         confidence: (n,), between 0 and 1.
@@ -176,7 +176,7 @@ def debiased_calibration_error(probs: Tensor, target: Tensor, bins: int = 15) ->
 
     A bin's squared gap is expected to be accuracy (1 - accuracy) / rows too large, so that is subtracted with rows - 1
     in the denominator (Kumar, Liang and Ma, 2019). A perfectly calibrated model has 0 on average, where the plain error
-    is positive; a sum below 0 counts as 0. Bins with one row say nothing and are left out.
+    is positive; a sum below 0 counts as 0. Bins with one row say nothing and are skipped.
 
     Args:
         probs: (n, K), rows summing to 1.

@@ -1,7 +1,7 @@
 """Statistics over seeds: mean and spread, paired differences, and how many seeds a difference would need.
 
 A run that diverged has no number. NaN or an infinity in any of these functions is an error that names its place; it is
-for the caller to say what a diverged run counts as (chance accuracy, say) or to leave out that seed everywhere and
+for the caller to say what a diverged run counts as (chance accuracy, say) or to exclude that seed everywhere and
 report n. Dropping it silently would reward the method that fails.
 
 Student's t distribution (p-value, quantile, power) is computed here, so that the statistics need nothing but torch; the
@@ -103,7 +103,7 @@ def _incomplete_beta(a: float, b: float, x: float, one_minus_x: float) -> float:
 
 
 Values: TypeAlias = "Sequence[float] | Tensor | Mapping[Any, float]"
-"""One number a seed: in the order of the seeds, or by seed."""
+"""One number per seed: in the order of the seeds, or by seed."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def summarize(values: Values) -> Summary:
     """Mean, sample standard deviation, n and standard error of the mean.
 
     Args:
-        values: one number a run, at least one; NaN and infinities are errors.
+        values: one number per run, at least one; NaN and infinities are errors.
 
     Example:
         >>> summarize([1.0, 2.0, 3.0])
@@ -179,7 +179,7 @@ def paired_difference(
     disagree, believe the wider.
 
     Args:
-        ours: one number a seed. Mappings are paired by their keys, which must be the same in both; sequences and
+        ours: one number per seed. Mappings are paired by their keys, which must be the same in both; sequences and
             tensors by position.
         reference: the same for the reference method.
         confidence: of the intervals, between 0 and 1.
@@ -271,7 +271,7 @@ def seeds_needed(differences: Values, *, power: float = 0.8, alpha: float = 0.05
 def _by_seed(values: Values, name: str) -> dict[Hashable, float]:
     if hasattr(values, "shape") and hasattr(values, "tolist"):  # a tensor, or an array
         if len(values.shape) != 1:
-            raise ValueError(f"{name}: shape {tuple(values.shape)} was given, (n,) expected: one number a seed.")
+            raise ValueError(f"{name}: shape {tuple(values.shape)} was given, (n,) expected: one number per seed.")
         values = values.tolist()
     items: dict[Hashable, float] = dict(values) if isinstance(values, Mapping) else dict(enumerate(values))
     if not items:
@@ -280,7 +280,7 @@ def _by_seed(values: Values, name: str) -> dict[Hashable, float]:
         if not math.isfinite(value):
             raise ValueError(
                 f"{name}: the number at {key!r} is {value}. A diverged run has no number: pass what it should count "
-                f"as, or leave out that seed on both sides and report n."
+                f"as, or exclude that seed on both sides and report n."
             )
     return {key: float(value) for key, value in items.items()}
 

@@ -32,7 +32,7 @@ def wilcoxon_signed_rank(differences: Sequence[float], *, tolerance: float = 0.0
     """Two-sided p-value of Wilcoxon's signed-rank test for "the differences are symmetric about 0".
 
     Zeros are dropped (Wilcoxon's own rule) and equal magnitudes share their mean rank. Up to 50 differences the p-value
-    is exact for the ranks at hand: all 2^n ways of giving them signs are counted, ties or not. Above that it is the
+    is exact for the given ranks: all 2^n ways of giving them signs are counted, ties or not. Above that it is the
     normal approximation with the variance corrected for ties and no continuity correction. Without any non-zero
     difference it is 1.
 

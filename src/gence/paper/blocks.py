@@ -242,7 +242,7 @@ def renderers(store: Store, bench: Path) -> dict[str, Renderer]:
 
 
 def filled(text: str, known: Mapping[str, Renderer]) -> str:
-    """Return a file's text with every block written anew.
+    """Return a file's text with every block written again.
 
     A `bench-` block whose benchmark has no record yet says so. Any other unknown name is an error.
 

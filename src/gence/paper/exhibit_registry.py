@@ -54,7 +54,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Apart:
-    """Runs of a study with records of its own form: what makes the missing ones, and what lists them.
+    """Runs of a study with records in a format of their own: what makes the missing ones, and what lists them.
 
     Attributes:
         run: (store, patterns of rows, names of losses, seconds or None, where to say what is done).
@@ -276,9 +276,9 @@ def by_priority(specs: Iterable[RunSpec]) -> list[RunSpec]:
 def _grid(name: str) -> Entry:
     known = entries()
     if name in known and known[name].timing is not None:
-        raise SpecError(f"{name} is not a grid: it is timed alone, by gence run {name}")
+        raise SpecError(f"{name} is not a grid: it is timed alone, with gence run {name}")
     if name in known and known[name].apart is not None:
-        raise SpecError(f"{name} keeps records of its own form: run it alone, by gence run {name}")
+        raise SpecError(f"{name} keeps its records in another format: run it alone, with gence run {name}")
     grids = [entry.name for entry in known.values() if entry.is_grid or entry.timing]
     check_choice("grid", name, (*grids, "GRID.toml"))
     return known[name]

@@ -184,7 +184,7 @@ def panels_drawing(
     Args:
         panels: what each panel shows.
         draw: draws one of them.
-        legend: labels in the legend's order; those that no panel has are left out.
+        legend: labels in the legend's order; those that no panel has are omitted.
         name: of its file, without an ending.
         title: what it shows.
         reading: how to read it.

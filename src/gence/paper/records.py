@@ -30,7 +30,7 @@ def default_results() -> Path:
     root = checkout()
     if root is None:
         raise FileNotFoundError(
-            "the paper's records are part of the repository, and gence runs from an installation without it; name a "
+            "this installation of gence does not contain the paper's records, which are part of the repository; name a "
             "store with --store, or run from a checkout"
         )
     return root / "results" / "paper"

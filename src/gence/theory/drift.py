@@ -191,7 +191,7 @@ def _check_toy(classes: int, sharpness: float) -> tuple[int, float]:
 class MeasuredCurvature:
     """A network's predictions on its training digits, after some steps, and how GenCE holds their marginal.
 
-    "Balanced" is said of the same predictions once offsets have put their marginal right. Curvature is that along class
+    "Balanced" means the same predictions once offsets have put their marginal right. Curvature is that along class
     biases, and its ratio GenCE's trace over cross-entropy's: r^2 on the toy.
 
     Attributes:
@@ -232,7 +232,7 @@ def measure(step: int, logits: Tensor, target: Tensor) -> MeasuredCurvature:
     plain, discriminative = (bias_curvature(z, target, anchor=a) for a in (0.0, 1.0))
     balanced_plain, balanced_discriminative = (bias_curvature(balanced, target, anchor=a) for a in (0.0, 1.0))
     slope = torch.func.grad(lambda b: gen_cross_entropy(z + b, target))(torch.zeros_like(offset))
-    outward = offset.mean() - offset  # b = 0 is the network's own; the direction in which all move together is left out
+    outward = offset.mean() - offset  # b = 0 is the network's own; the direction in which all move together is omitted
     outward = outward / outward.norm()
     return MeasuredCurvature(
         step=step,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 CLASSES = 10
 SEEDS = 3  # networks measured
-BLUE, ORANGE, GREEN = "#0072b2", "#d55e00", "#009e73"  # told apart under the common colour-vision deficiencies
+BLUE, ORANGE, GREEN = "#0072b2", "#d55e00", "#009e73"  # distinct under the common colour-vision deficiencies
 
 
 def _figure(width: float = 6.4, height: float = 3.6) -> Figure:

@@ -197,7 +197,7 @@ def minimise_objective(
 def _what_to_do(found: Minimisers) -> str:
     lowest = "use the start of the lowest risk, forecasts[risks.argmin()]."
     if math.isnan(found.gradient_norm):
-        return "The score is NaN, or its gradient is, at forecasts inside the simplex: mend it there."
+        return "The score is NaN, or its gradient is, at forecasts inside the simplex: correct it there."
     if found.gradient_norm > found.tolerance:
         return f"Raise max_steps, or tolerance if the gradient falls no further; or {lowest}"
     return f"No start has a gradient left, so that more steps do not help: lower tolerance, or {lowest}"

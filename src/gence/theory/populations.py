@@ -206,7 +206,7 @@ def gaussian_population(grid: Tensor, means: Tensor, covariances: Tensor, priors
     if bool((weights == 0).any()):
         raise ValueError(
             f"grid: point {int(weights.argmin())} lies so far from every mean that its share of the mixture is 0 in "
-            "float64; leave it out."
+            "float64; remove it."
         )
     return Population(log_joint.softmax(1), weights)
 
@@ -217,8 +217,8 @@ def check_gaussians(means: Tensor, covariances: Tensor) -> tuple[Tensor, Tensor,
     check_tensor("covariances", covariances, "(K, d, d)")
     if means.dim() != 2 or 0 in means.shape or covariances.shape != (*means.shape, means.shape[1]):
         raise ValueError(
-            f"means, covariances: expected (K, d) and (K, d, d), one matrix a component, got {tuple(means.shape)} and "
-            f"{tuple(covariances.shape)}."
+            f"means, covariances: expected (K, d) and (K, d, d), one matrix per component, got {tuple(means.shape)} "
+            f"and {tuple(covariances.shape)}."
         )
     means, covariances = _finite("means", means), _finite("covariances", covariances)
     asymmetric = (covariances - covariances.mT).abs().amax((1, 2)) > SIMPLEX_TOLERANCE * covariances.abs().amax((1, 2))

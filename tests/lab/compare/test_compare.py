@@ -90,7 +90,7 @@ def test_wrong_arguments_are_named_before_anything_is_trained():
 def test_labels_are_rounded_down_to_as_many_per_class_and_it_is_said():
     plan = planned(n=105)
     assert plan.base.subset.n == 100
-    assert plan.notes == ("n = 105 is no multiple of the 10 classes: 100 labels are used, 10 per class",)
+    assert plan.notes == ("n = 105 is not a multiple of the 10 classes: 100 labels are used, 10 per class",)
     assert planned(n=100).notes == ()
 
 
@@ -116,7 +116,7 @@ def test_image_size_is_chosen_by_looking(image_folder, tmp_path):
 
 
 def test_a_folder_of_images_with_another_as_ood(image_folder, tmp_path, monkeypatch):
-    """300 images in 3 classes, names that would be markup or a way out of the folder, and images from elsewhere."""
+    """300 images in 3 classes, names that would be markup or leave the folder, and out-of-distribution images."""
     monkeypatch.chdir(tmp_path)
     names = ["<script>alert(1)<", "$x$ & 'y'", "x..⁄..⁄x"]
     data = image_folder(names, 100)
@@ -159,7 +159,7 @@ def test_a_time_limit_reports_what_there_is(tmp_path):
     assert nothing.runs.stopped == "time limit"
     assert len(nothing.frame) == 0
     assert "No run was finished" in nothing._repr_html_()
-    assert "stopped by time limit; run it again to go on" in repr(nothing)
+    assert "stopped by time limit; run it again to resume" in repr(nothing)
     compare(**options, seeds=1, console=quiet())
     partly = compare(**options, seeds=3, time_limit=1e-3, console=quiet())
     assert not partly.complete
@@ -285,7 +285,7 @@ def test_a_store_without_its_images_still_has_a_report(compared, tmp_path):
         away.write(gone, record.result, record.environment)
     report = build_report(away)
     assert report.chapters[0].mistakes is None
-    assert "The data are not at hand" in write_report(report, tmp_path / "out", files=False).read_text("utf-8")
+    assert "The data are not available" in write_report(report, tmp_path / "out", files=False).read_text("utf-8")
 
 
 def test_an_empty_store_and_a_file_in_the_way_are_explained(tmp_path, compared):
@@ -476,7 +476,7 @@ def test_the_command_that_repeats_a_run_has_its_key(tmp_path, monkeypatch):
     )
     words = shlex.split(train_command(found.recommended))[1:]
     told = CliRunner().invoke(create_app(), [*words, "--store", "gence-report/store"], catch_exceptions=False)
-    assert f"{found.recommended.key} is in gence-report/store already" in told.output
+    assert f"{found.recommended.key} is already recorded in gence-report/store" in told.output
 
 
 def own_network(num_classes, in_channels):

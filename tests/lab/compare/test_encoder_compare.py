@@ -50,10 +50,13 @@ def test_photographs_are_embedded_tuned_and_set_beside_references(compared):
     assert "Frozen features of the pretrained encoder efficientnet_lite0: 1280 per image of 128 x 128 pixels" in page
     assert "Calibration: " in page
     assert "after calibration it is" in page.lower()
-    raw, mended, *_ = tables["calibration"].rows
-    assert [row.cells[0].text for row in (raw, mended)] == ["GenCE (anchor 0.1), raw", "GenCE (anchor 0.1), calibrated"]
+    raw, calibrated, *_ = tables["calibration"].rows
+    assert [row.cells[0].text for row in (raw, calibrated)] == [
+        "GenCE (anchor 0.1), raw",
+        "GenCE (anchor 0.1), calibrated",
+    ]
     own = frame[frame["loss"] == "gence(anchor=0.1)"]
-    assert mended.cells[1].value == pytest.approx(own["calibrated/nll"].mean())
+    assert calibrated.cells[1].value == pytest.approx(own["calibrated/nll"].mean())
     assert raw.cells[6].value == pytest.approx(100 * own["coverage/lac90"].mean())
     detectors = tables["detectors-1"]
     assert detectors.columns[-3:] == ("kNN", "Mahalanobis", "ViM")

@@ -88,7 +88,7 @@ def test_what_makes_no_sense_is_said(tmp_path: Path) -> None:
     ):
         with pytest.raises(error, match=said):
             plan_comparison(CompareOptions(data=path, **options))
-    with pytest.raises(DataError, match="--label names columns of a table, and digits is none"):
+    with pytest.raises(DataError, match="--label names columns of a table, but digits is not a table"):
         plan_comparison(CompareOptions(label="x"))
     with pytest.raises(ValueError, match="reads the rows of a table; images need"):
         plan_comparison(CompareOptions(data="digits", model="linear@columns"))

@@ -1,4 +1,4 @@
-"""`check` names everything that lies in the wrong place, and goes on to the images; loading stops at the first."""
+"""`check` names everything that lies in the wrong place, and then checks the images; loading stops at the first."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_many_files_of_one_kind_are_counted(tmp_path: Path) -> None:
     *named, rest, bad = check(root).problems
     assert len(named) == 20
     assert named[-1].startswith(f"{root / 'digit0/019.npy'} is not an image")
-    assert rest == f"30 more files in {root} are no images"
+    assert rest == f"30 more files in {root} are not images"
     assert "bad.png" in bad
 
 

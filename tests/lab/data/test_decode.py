@@ -1,4 +1,4 @@
-"""Decoding bounds its memory by the output, whatever an image claims; what is no regular file is skipped and said."""
+"""Decoding bounds its memory by the output, whatever an image claims; irregular files are skipped with a note."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may not be read is named, never passed over: as root, where permissions do not bind, by a stand-in."""
+"""What may not be read is named, never skipped silently: as root, where permissions do not bind, by a stand-in."""
 
 from __future__ import annotations
 

@@ -82,14 +82,14 @@ def test_without_permission_only_what_is_at_hand_is_read(
     use(monkeypatch, "cifar10", serve(server, "cifar-10-binary.tar.gz", tar_bytes(files, "w:gz")))
     cache = tmp_path / "another-cache"
     for _ in range(2):
-        with pytest.raises(NotAtHandError, match=r"cifar-10-binary\.tar\.gz is not in .* nothing may be downloaded"):
+        with pytest.raises(NotAtHandError, match=r"cifar-10-binary\.tar\.gz is not in .* downloads are off"):
             load("cifar10", cache_dir=cache, download=False)
         with pytest.raises(NotAtHandError):
             load_images("cifar10", cache_dir=cache, download=False)
     assert requests == []
     expected = load("cifar10", cache_dir=cache)
     assert len(requests) == 1
-    for size, shape in ((None, 32), (16, 16)):  # the images are decoded, then the file alone is at hand
+    for size, shape in ((None, 32), (16, 16)):  # the images are decoded, then the file alone is available
         assert load("cifar10", image_size=size, cache_dir=cache, download=False).train.image_shape == (3, shape, shape)
     assert load("cifar10", cache_dir=cache, download=False).train.checksum == expected.train.checksum
     assert len(requests) == 1

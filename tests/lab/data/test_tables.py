@@ -163,7 +163,7 @@ def test_numbers_categories_and_what_is_neither(tmp_path: Path) -> None:
     frame = splits.train.content
     assert isinstance(frame, pd.DataFrame)
     assert int(frame["size"].isna().sum()) + int(splits.test.content["size"].isna().sum()) == 8  # type: ignore[index]
-    with pytest.raises(DataError, match="another value in nearly every row"):
+    with pytest.raises(DataError, match="a different value in nearly every row"):
         load_rows(with_columns(path, features=("id",)))
 
 
@@ -243,7 +243,7 @@ def test_images_are_no_tables_and_tables_no_images(tmp_path: Path) -> None:
     assert not is_table("digits")
     with pytest.raises(DataError, match="linear@all_minilm_l6_v2"):
         load(written(tmp_path / "a.csv", lines("text,label", texts())))
-    with pytest.raises(DataError, match="--text names columns of a table, and digits is none"):
+    with pytest.raises(DataError, match="--text names columns of a table, but digits is not a table"):
         with_columns("digits", text="a")
     with pytest.raises(DataError, match="there is no file"):
         load_rows(str(tmp_path / "absent.csv"))

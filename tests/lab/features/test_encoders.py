@@ -1,4 +1,4 @@
-"""Encoders: the one in the extra, timm's from a file, and what is said where weights cannot be had."""
+"""Encoders: the one in the extra, timm's from a file, and the errors where weights are unavailable."""
 
 from __future__ import annotations
 

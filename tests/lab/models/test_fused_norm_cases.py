@@ -1,6 +1,6 @@
 """The fused BatchNorm against nn.BatchNorm2d, an addition and a ReLU in float64.
 
-Runs on a GPU, or on the CPU under TRITON_INTERPRET=1 (see test_fused_norm.py); skipped elsewhere.
+Runs on a GPU, or on the CPU under TRITON_INTERPRET=1 (see test_fused_norm.py); skipped otherwise.
 """
 
 from __future__ import annotations

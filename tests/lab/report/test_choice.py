@@ -12,12 +12,12 @@ NOISE = (0.0, 0.011, -0.012, 0.004, -0.003)
 def frame(seeds=5, model="linear@efficientnet_lite0", **losses):
     """Rows of losses, each as accuracy, NLL and NLL after calibration; seeds move all alike, and each a little."""
     rows = []
-    for number, (loss, (accuracy, nll, mended)) in enumerate(losses.items()):
+    for number, (loss, (accuracy, nll, calibrated)) in enumerate(losses.items()):
         for seed in range(seeds):
             own = NOISE[seed] + 0.001 * NOISE[(seed + number + 1) % 5]
             row = {"loss": loss, "seed": seed, "status": "done", "model": model, "accuracy": accuracy + own}
             row |= {"nll": nll + own, "calibrated/accuracy": accuracy + own}
-            rows.append(row if mended is None else {**row, "calibrated/nll": mended + 0.999 * own})
+            rows.append(row if calibrated is None else {**row, "calibrated/nll": calibrated + 0.999 * own})
     return pd.DataFrame(rows)
 
 
@@ -60,7 +60,7 @@ def test_better_probabilities_of_another_loss_are_said():
 
 
 def test_one_seed_recommends_more():
-    assert recommendation(frame(1, ce=(0.7, 0.9, 0.8), gence=(0.8, 0.8, 0.7))).startswith("One seed cannot tell")
+    assert recommendation(frame(1, ce=(0.7, 0.9, 0.8), gence=(0.8, 0.8, 0.7))).startswith("One seed cannot show")
 
 
 def test_losses_without_every_seed_and_diverged_ones_are_no_choice():

@@ -325,4 +325,4 @@ def test_a_grid_with_label_counts_and_batch_sizes_has_their_figures(tmp_path, op
     assert {"s1-accuracy-by-labels", "s1-accuracy-by-batch"} & names
     page = opened(write_report(report, tmp_path / "out", files=False))
     assert page.locator("article").count() == 3
-    assert page.get_by_text("One seed says nothing about chance").count() == 3
+    assert page.get_by_text("With one seed no difference can be significant").count() == 3

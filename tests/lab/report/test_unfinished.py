@@ -78,7 +78,7 @@ def test_a_comparison_without_time_counts_what_was_there(options):
     compare(losses="ce,gence", seeds=1, **options, console=quiet())
     found = compare(losses="ce,gence", seeds=3, **options, time_limit=NO_TIME, console=quiet())
     assert (len(found.runs.done), len(found.runs.skipped), len(found.runs.left)) == (0, 2, 4)
-    assert "2 were there, 4 left: stopped by time limit" in found.summary()
+    assert "2 already there, 4 left: stopped by time limit" in found.summary()
 
 
 @pytest.mark.usefixtures("_undrawn")
@@ -87,7 +87,7 @@ def test_tuning_without_time_leaves_all_final_runs(options):
     found = compare(losses="ce,gence", seeds=2, tune_trials=2, **options, time_limit=NO_TIME, console=quiet())
     assert found.summary() == (
         "Tuning is not complete (CE has no finished trial, GenCE has no finished trial). Final runs: 0 done in 0 s, "
-        "0 were there, 4 left: stopped by time limit; run it again to go on"
+        "0 already there, 4 left: stopped by time limit; run it again to resume"
     )
     assert found.summary() in repr(found)
     assert not found.complete
@@ -122,10 +122,10 @@ def test_classes_too_small_to_be_divided_are_named_before_any_trial(image_folder
 
 def test_more_labels_are_advised_where_there_are_more(image_folder):
     (concern,) = planned(image_folder(["a", "b"], 4), losses="ce").concerns
-    assert "label more of them, or merge or leave out these classes." in concern
+    assert "label more of them, or merge or remove these classes." in concern
     assert "--n" not in concern
     (drawn,) = planned(n=20, losses="ce").concerns
-    assert drawn.endswith("label more of them, merge or leave out these classes, or raise --n.")
+    assert drawn.endswith("label more of them, merge or remove these classes, or raise --n.")
     assert "--n" not in data_concerns([3, 20], ["cat", "dog"], batch_size=10, losses=[])[0]
 
 

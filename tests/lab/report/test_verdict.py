@@ -89,7 +89,7 @@ def test_seeds_that_one_loss_lacks_are_left_out_on_both_sides():
 def test_one_seed_and_no_seed_cannot_be_judged():
     one = judge(frame({"ce": [0.5], "gence": [0.6]}), quantities=[ACCURACY])
     assert one.of("accuracy").comparisons["gence"].outcome == "cannot be judged"
-    assert any("One seed says nothing" in note for note in one.notes)
+    assert any("With one seed no difference can be significant" in note for note in one.notes)
     none = judge(frame({"ce": [0.5], "gence": [math.nan]}), quantities=[ACCURACY]).of("accuracy")
     assert describe(none.comparisons["gence"], ACCURACY) == "no seed in common, cannot be judged"
 

@@ -48,7 +48,7 @@ def test_a_full_and_a_read_only_disk_give_clear_errors_and_lose_nothing(tmp_path
     output = run_on_small_disk(tmp_path, code, "192k")
     checkpoint, failures, full, sound, read_only, same = output.splitlines()
     assert checkpoint.startswith("CHECKPOINT: no space left to write")
-    assert failures == "FAILURES {} []", "a full disk is no fault of the run"
+    assert failures == "FAILURES {} []", "a full disk is not the run's fault"
     assert full.startswith("FULL: no space left to write")
     assert sound == "SOUND True True 0"
     assert read_only.startswith("READ-ONLY:")

@@ -71,7 +71,7 @@ def test_does_what_is_missing_and_skips_what_is_done(run, store, quiet_console):
     assert store.missing(specs) == []
     printed = quiet_console.file.getvalue()
     assert "2 done" in printed
-    assert "4 were there, none left" in printed
+    assert "4 already there, none left" in printed
 
 
 def test_cohorts_hold_compatible_runs_up_to_the_cap(run):
@@ -307,6 +307,6 @@ def test_a_record_that_cannot_be_read_is_named_and_neither_done_again_nor_lost(r
     assert file.read_bytes() == damaged
     said = " ".join(quiet_console.file.getvalue().split())
     assert "was changed after it was written (its checksum does not match); restore it, or remove it" in said
-    assert "2 were there, 1 cannot be read (gence store check), none left" in said
+    assert "2 already there, 1 cannot be read (gence store check), none left" in said
     file.write_bytes(whole)
     assert run(specs).complete

@@ -57,7 +57,7 @@ def test_every_loss_gets_the_same_trials_and_none_sees_test_data(run, tmp_path):
     assert dict(first["recipe.lr"].nunique()) == {"ce": 6, "gence": 6, "anchoredgence": 6}
     pruned = sum(tuned.pruned for tuned in report.best)
     assert len(frame[frame["recipe.epochs"] == 20]) == 2 * (18 - pruned)
-    assert pruned >= 3, "of three trials side by side, half go on, rounded to two"
+    assert pruned >= 3, "of three trials side by side, half continue, rounded to two"
 
 
 def test_the_best_of_a_batch_go_on_whatever_their_order(run, tmp_path):

@@ -53,14 +53,14 @@ def test_a_file_with_flipped_bits_is_begun_anew_and_said(tmp_path, seed, caplog)
         data[draw.randrange(8, len(data))] ^= 1 << draw.randrange(8)
     place.path.write_bytes(data)
     assert place.load() is None
-    assert "its runs are begun anew" in caplog.text
+    assert "its runs start over" in caplog.text
 
 
 def test_a_checkpoint_that_cannot_be_read_is_begun_anew(tmp_path, caplog):
     place = CohortCheckpoint(tmp_path, [small_spec()])
     place.path.mkdir()  # what nobody can read as a file, root included
     assert place.load() is None
-    assert "its runs are begun anew" in caplog.text
+    assert "its runs start over" in caplog.text
 
 
 def test_a_file_of_another_version_is_not_used(tmp_path, monkeypatch):

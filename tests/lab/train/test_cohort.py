@@ -44,7 +44,7 @@ def test_an_epoch_in_parts_gives_the_same_result(part_bytes, tmp_path, monkeypat
     specs = [small_spec(loss, n=100, seed=seed, **MIXED) for seed in (0, 1) for loss in LOSSES]
     whole = run(*specs)
     monkeypatch.setattr("gence.lab.train.batches.PART_BYTES", part_bytes)
-    stopped = run(*specs, workdir=tmp_path, should_stop=lambda: True)  # and goes on in its second epoch
+    stopped = run(*specs, workdir=tmp_path, should_stop=lambda: True)  # and resumes in its second epoch
     assert stopped == [None] * len(specs)
     for one, other in zip(whole, run(*specs, workdir=tmp_path), strict=True):
         same_outcome(one, other)
@@ -156,7 +156,7 @@ def test_results_hold_what_a_record_needs():
     assert {"accuracy", "nll", "ece", "marginal_kl", "train_accuracy", "offset/ece", "ood/digits/auroc_entropy",
             "offset/ood/digits/auroc_entropy"} <= result.metrics.keys()  # fmt: skip
     assert all(math.isfinite(value) for value in result.metrics.values())
-    assert result.metrics["ood/digits/auroc_entropy"] == pytest.approx(0.5)  # its own test set is no anomaly
+    assert result.metrics["ood/digits/auroc_entropy"] == pytest.approx(0.5)  # its own test set
     assert {name: len(values) for name, values in result.curves.items()} == dict.fromkeys(
         ("epoch", "train_loss", "lr", "train_accuracy", "marginal_kl", "test_accuracy", "test_accuracy_epoch"), 3
     )

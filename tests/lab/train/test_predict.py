@@ -28,7 +28,7 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def digits_folder(tmp_path):
-    """Forty test digits as PNG files with names that need care, and one file that is no image."""
+    """Forty test digits as PNG files with names that need care, and one file that is not an image."""
     test = load("digits").test
     folder = tmp_path / "images"
     (folder / "deep" / "er").mkdir(parents=True)
@@ -152,7 +152,7 @@ def test_files_that_are_no_model(trained, tmp_path):
     with pytest.raises(FileNotFoundError, match="does not exist"):
         load_model(tmp_path / "none.safetensors")
     save_file({"a": torch.ones(1)}, tmp_path / "other.safetensors")
-    with pytest.raises(ValueError, match="no spec in it"):
+    with pytest.raises(ValueError, match="has no spec"):
         load_model(tmp_path / "other.safetensors")
     (tmp_path / "cut.safetensors").write_bytes(trained[2].read_bytes()[:500])
     with pytest.raises(ValueError, match="cannot be read as safetensors"):

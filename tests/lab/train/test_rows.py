@@ -144,10 +144,10 @@ def test_rows_are_predicted_calibrated(wine_source: str, tmp_path: Path) -> None
     wine().drop(columns="cultivar").head(9).to_csv(new, index=False)
     for calibrated in (False, True):
         write_row_predictions(model, new, tmp_path / f"{calibrated}.csv", calibrated=calibrated)
-    raw, mended = (pd.read_csv(tmp_path / f"{one}.csv").filter(like="p_").to_numpy() for one in (False, True))
+    raw, calibrated = (pd.read_csv(tmp_path / f"{one}.csv").filter(like="p_").to_numpy() for one in (False, True))
     temperature = float(model.calibrator.tensors["temperature"])
     expected = torch.tensor(raw).log().div(temperature).softmax(1)
-    np.testing.assert_allclose(mended, expected, atol=1e-4)
+    np.testing.assert_allclose(calibrated, expected, atol=1e-4)
 
 
 def test_the_commands_with_columns_named_like_options_and_labels_like_formulas(tmp_path: Path) -> None:

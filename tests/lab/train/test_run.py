@@ -121,7 +121,7 @@ def test_priors_by_name_and_label_smoothing():
 
 @pytest.mark.parametrize(("loss", "message"), [
     ("gence(anchor=0.1,prior=tran)", "prior is 'tran'; expected 'train', 'uniform'"),
-    ("focal(gama=2)", "no parameter 'gama' for a run; known: label_smoothing, gamma"),
+    ("focal(gama=2)", "unknown parameter 'gama'; known: label_smoothing, gamma"),
     ("ce(reduction=none)", "no parameter 'reduction'"),
     ("focall", "did you mean 'focal'"),
 ])  # fmt: skip

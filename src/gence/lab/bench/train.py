@@ -167,7 +167,7 @@ def bench_train(
 ) -> dict[str, Any]:
     """Milliseconds per training step and run, for cohorts of several sizes; data and augmentation included.
 
-    The first epoch (compilation, capture) is left out; the others are timed one by one and their median is reported.
+    The first epoch (compilation, capture) is skipped; the others are timed one by one and their median is reported.
     ``usual`` also times the same recipe the usual way: per-image transforms in worker processes, eager autocast, one
     run, batch by batch.
     """

@@ -29,7 +29,7 @@ _FEW_LABELS, _SIDE_OF_FEW = 400, 48
 
 @dataclass(frozen=True)
 class Sizes:
-    """The largest side of images that are left as they are, and the side others are brought to."""
+    """The largest side of images that keep their size, and the side others are resized to."""
 
     kept: int
     resized: int
@@ -55,7 +55,7 @@ def wants_encoder(model: str, recipe: str | Recipe) -> bool:
 
 
 def choose_image_size(data: str, device: str, encoder: int | None = None, n: int | None = None) -> int | None:
-    """Return the size to bring images to, or None where they can stay as they are.
+    """Return the size to resize images to, or None where they keep theirs.
 
     Of a folder or archive up to 200 images are looked at: photographs are never decoded in full size by the hundred.
 

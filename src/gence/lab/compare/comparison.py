@@ -73,7 +73,7 @@ class CompareResult:
 
     @property
     def frame(self) -> pd.DataFrame:
-        """One row a run: spec, versions, metrics."""
+        """One row per run: spec, versions, metrics."""
         import pandas as pd
 
         return pd.DataFrame() if self.report is None else self.report.frame
@@ -101,7 +101,7 @@ def compare(data: Source = "digits", *, console: Console | None = None, **option
     """Compare losses on a data set over seeds, and write a report.
 
     Runs that the store has are not done again: after an interruption the same call resumes. What
-    "auto" means is said in `gence.lab.compare.auto`.
+    "auto" means is explained in `gence.lab.compare.auto`.
 
     Args:
         **options: those of `CompareOptions`.

@@ -98,7 +98,7 @@ class CompareOptions:
         store: folder of the records; by default "store" inside `out`.
         device: "auto", "cpu", "cuda" or "cuda:1".
         workers: processes on a CPU; with more than one, a script needs `if __name__ == "__main__":`.
-        time_limit: stop training after this many seconds; the report then shows what there is.
+        time_limit: stop training after this many seconds; the report then shows the runs that are done.
         log: "tensorboard" to write curves to the folder "tensorboard" inside `out` while training.
         save_best: folder in which the network of the recommended loss is saved as best.safetensors: the run with the
             first seed, trained once more.
@@ -108,7 +108,11 @@ class CompareOptions:
 
     data: Source | pd.DataFrame = field(
         default="digits",
-        metadata=_shown(str, "Name of a data set, a folder or archive of images, or a table (CSV, Parquet, .npz ...)."),
+        metadata=_shown(
+            str,
+            "Name (gence data list), folder or archive of images (one folder per class), hf:OWNER/NAME, or table (CSV, "
+            "Parquet, .npz).",
+        ),
     )
     text: str | None = field(
         default=None, metadata=_shown(str | None, "Read texts from this column of a table. Default: recognised.")
@@ -139,7 +143,7 @@ class CompareOptions:
         default=DEFAULT_LOSSES,
         metadata=_shown(
             str | None,
-            f'Such as "gence,ce,gence(anchor=0.1)"; {GROUPS_HELP} Default: paper and this one.',
+            f"Use these losses, such as 'ce,gence(anchor=0.1)'; {GROUPS_HELP} Default: paper and gence(anchor=0.1).",
             default=None,
         ),
     )
@@ -148,9 +152,9 @@ class CompareOptions:
         default=AUTO,
         metadata=_shown(
             str,
-            "Network, own:MODULE:FUNCTION, or HEAD@ENCODER as linear@efficientnet_lite0. auto: a linear head on that "
-            "encoder, if the extra pretrained is installed and images are over 16 px, else small_cnn (resnet18 on a "
-            "GPU).",
+            "Train this network, own:MODULE:FUNCTION, or HEAD@ENCODER, as linear@efficientnet_lite0. auto: a linear "
+            "head on that encoder, if the extra pretrained is installed and images are over 16 px, else small_cnn "
+            "(resnet18 on a GPU).",
         ),
     )
     ood: Source | Sequence[Source] = field(
@@ -159,7 +163,7 @@ class CompareOptions:
     )
     recipe: str | Recipe = field(
         default=AUTO,
-        metadata=_shown(str, "head, finetune, tiny, small, modern or paper. auto: the one that fits."),
+        metadata=_shown(str, "Use this recipe: head, finetune, tiny, small, modern or paper. auto: the one that fits."),
     )
     epochs: int | None = field(default=None, metadata=_shown(int | None, "Override the recipe's epochs.", least=1))
     batch_size: int | None = field(
@@ -209,7 +213,9 @@ class CompareOptions:
     time_limit: float | None = field(
         default=None, metadata=_shown(float | None, "Stop training after this many seconds.")
     )
-    log: str | None = field(default=None, metadata=_shown(str | None, "Write curves while training: tensorboard."))
+    log: str | None = field(
+        default=None, metadata=_shown(str | None, "Write curves while training: tensorboard, in a folder inside --out.")
+    )
     save_best: str | os.PathLike[str] | None = field(
         default=None,
         metadata=_shown(Path | None, "Save the network of the recommended loss in this folder.", default=None),

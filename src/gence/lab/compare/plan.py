@@ -196,7 +196,7 @@ def _plan_table(options: CompareOptions, data: str, ood: tuple[str, ...]) -> Com
     """The plan of heads on the rows of a table."""
     for name, value in (("image_size", options.image_size), ("weights", options.weights)):
         if value is not None:
-            raise SpecError(f"{name} does nothing for {data}, which is a table; leave it out")
+            raise SpecError(f"{name} does nothing for {data}, which is a table; remove it")
     if options.tune_encoder != "none":
         raise SpecError(f"tune_encoder is {options.tune_encoder!r}; rows are embedded once: expected 'none'")
     losses, seeds, splits = options.specs(), options.numbers(), load_rows(data)
@@ -272,13 +272,14 @@ def _balanced(n: int | None, num_classes: int) -> tuple[int | None, tuple[str, .
     """The labels that are drawn: as many of each class, rounded down, and a note where that changes the number.
 
     >>> _balanced(507, 10)
-    (500, ('n = 507 is no multiple of the 10 classes: 500 labels are used, 50 per class',))
+    (500, ('n = 507 is not a multiple of the 10 classes: 500 labels are used, 50 per class',))
     """
     if n is None or n < num_classes or n % num_classes == 0:
         return n, ()
     each = n // num_classes
     return each * num_classes, (
-        f"n = {n} is no multiple of the {num_classes} classes: {each * num_classes} labels are used, {each} per class",
+        f"n = {n} is not a multiple of the {num_classes} classes: {each * num_classes} labels are used, "
+        f"{each} per class",
     )
 
 
@@ -321,7 +322,7 @@ class FinalRuns:
         return [spec.key for spec in self.known if store.has(spec.key)]
 
     def unbegun(self, store: Store, stopped: str) -> RunReport:
-        """Return what there is to say where none of them is made in this call: what is there, and what is left."""
+        """Return the summary where no run is made in this call: how many are recorded, and how many are missing."""
         there = self.recorded(store)
         missing = (spec for spec in self.known if spec.key not in there)
         return RunReport(

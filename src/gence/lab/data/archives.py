@@ -44,7 +44,7 @@ class Container(ABC):
         self.path = path
         self.files: dict[str, int] = {}  # name -> size in bytes
         self.folders: set[str] = set()
-        self.skipped: list[str] = []  # names of what is no regular file: a pipe, a device, a socket
+        self.skipped: list[str] = []  # names of what is not a regular file: a pipe, a device, a socket
         self._sums: dict[str, str] = {}
 
     @abstractmethod
@@ -77,7 +77,7 @@ class Container(ABC):
             self.folders.add(name)
             return name
         if name in self.files:
-            raise DataError(f"{self.where(name)} is there twice; an archive may hold each name once")
+            raise DataError(f"{self.where(name)} appears twice; an archive must hold each name once")
         if size > MAX_FILE_BYTES:
             raise DataError(
                 f"{self.where(name)} would unpack to {size} bytes; the limit for one file is {MAX_FILE_BYTES}"
@@ -155,7 +155,7 @@ def archive_stem(path: Path) -> str:
 def walk_folder(path: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
     """Folder by folder: the folder, its subfolders and its files, sorted.
 
-    What `is_ignored` names is left out unseen: an editor's hidden lock is a link to nowhere, and no reason to stop.
+    What `is_ignored` names is skipped without a look: an editor's hidden lock file is a dangling link.
     Links are followed, as people link class folders together. A folder that is reached twice would give its images
     twice, or go round for ever, so it is an error. So is a folder that cannot be listed: its images would be missing
     without a word.
@@ -270,7 +270,7 @@ class _Tar(Container):
                 for member in tar:
                     if not (member.isfile() or member.isdir()) or member.issparse():
                         raise DataError(
-                            f"{path}: {member.name} is a link or a special file; only plain files may be there"
+                            f"{path}: {member.name} is a link or a special file; only regular files are allowed"
                         )
                     name = self._add(member.name, member.size, member.isdir())
                     self._members[name] = (member.offset_data, member.size)

@@ -80,7 +80,7 @@ def sole_maker(cache_dir: Path, name: str, title: str) -> Iterator[None]:
     """Let one process at a time make the file `name`; the others wait, and after a few seconds say what for.
 
     The operating system holds the lock and frees it when its holder ends, however it ends. It prevents waste, not
-    damage, so where a file system knows no locks everybody goes on without.
+    damage, so on a file system without locks everybody works without them.
 
     Args:
         cache_dir: the cache; locks are in its folder "locks".
@@ -136,7 +136,7 @@ def write(path: Path, splits: Mapping[str, ImageSet]) -> None:
 
 
 def read(path: Path) -> dict[str, ImageSet] | None:
-    """The splits stored under `path`; None if there are none or they fail verification (then they are made anew)."""
+    """The splits stored under `path`; None if there are none or they fail verification (then they are made again)."""
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():

@@ -185,7 +185,7 @@ def decode_all(
         all_gray &= image.ndim == 2
         pixels[i] = image if image.ndim == 2 else image.transpose(2, 0, 1)
     if pixels is None:
-        raise DataError("no image could be read" if names else "there are no images to read")
+        raise DataError("no image could be read" if names else "there are not images to read")
     return np.ascontiguousarray(pixels[:, :1]) if all_gray else pixels
 
 

@@ -37,7 +37,7 @@ from gence.lab.data.images import ImageSet
 from gence.lab.data.names import RemoteFile, SourceInfo
 
 _TIMEOUT_S = 60
-# ValueError: an address that is none. It also covers DataError, a wrong checksum: the next address may be sound.
+# ValueError: a malformed address. It also covers DataError, a wrong checksum: the next address may be sound.
 _UNREACHABLE = (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError, ValueError)
 
 
@@ -45,8 +45,8 @@ def read_downloaded(info: SourceInfo, wanted: tuple[str, ...], options: ReadOpti
     """The wanted splits of a named data set, downloaded if they are not in the cache."""
     if not info.files:
         raise DataError(
-            f"{info.name} ({info.terms}) has no public download that can be verified. Bring it as "
-            f"{info.name}-train.zip and {info.name}-test.zip with one folder a class, in the folder that GENCE_DATA "
+            f"{info.name} ({info.terms}) has no public download that can be verified. Provide it as "
+            f"{info.name}-train.zip and {info.name}-test.zip with one folder per class, in the folder that GENCE_DATA "
             "names; or pass the path of your own folder or archive; or use a data set of the Hugging Face hub "
             "(hf:owner/name)"
         )
@@ -69,7 +69,7 @@ def fetch(remote: RemoteFile, folder: Path, *, progress: bool = False, download:
     if path.is_file() and _sha256(path) == remote.sha256:
         return path
     if not download:
-        raise NotAtHandError(f"{remote.name} is not in {folder}, and nothing may be downloaded")
+        raise NotAtHandError(f"{remote.name} is not in {folder}, and downloads are off")
     mirror = os.environ.get("GENCE_MIRROR")
     urls = [f"{mirror.rstrip('/')}/{remote.name}", remote.url] if mirror else [remote.url]
     problems = []
@@ -277,7 +277,7 @@ def hub_tables(repository: str, *, download: bool = True) -> dict[str, Path]:
     folder = cache / "hub" / f"tables-{hashlib.sha256(repository.encode()).hexdigest()[:20]}"
     if not folder.is_dir():
         if not download:
-            raise NotAtHandError(f"hf:{repository} is not in {cache}, and nothing may be downloaded")
+            raise NotAtHandError(f"hf:{repository} is not in {cache}, and downloads are off")
         with image_cache.sole_maker(cache, folder.name, f"the table hf:{repository}"):
             if not folder.is_dir():
                 _keep_tables(repository, folder)
@@ -304,7 +304,7 @@ def _read_cached(repository: str, label: str, wanted: tuple[str, ...], options: 
     """What was decoded before, as the notes of fingerprints have it: the library would ask the hub for them."""
 
     def refuse() -> dict[str, ImageSet]:
-        raise NotAtHandError(f"hf:{repository} is not in {options.folder}, and nothing may be downloaded")
+        raise NotAtHandError(f"hf:{repository} is not in {options.folder}, and downloads are off")
 
     parts = (WHOLE,) if _note_path(options, repository, label, WHOLE).is_file() else wanted
     splits: dict[str, ImageSet] = {}

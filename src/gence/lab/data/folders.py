@@ -16,7 +16,7 @@ from gence.lab.data.errors import DataError
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 DOCUMENT_SUFFIXES = (".txt", ".csv", ".tsv", ".md", ".rst", ".json", ".xml", ".yaml", ".yml", ".html", ".pdf", ".log")
-"""What lies beside the images of many data sets, and is no image in anybody's eyes: skipped, with a note."""
+"""What lies beside the images of many data sets, and cannot be taken for an image: skipped, with a note."""
 WHOLE = "all"  # the one split of a source that has no split of its own
 _NAMED = 20  # files or folders of one kind of problem that are named one by one; the rest are counted
 _TRAIN, _TEST, _VALIDATION = "train", "test", "val"
@@ -42,7 +42,7 @@ def find_splits(
 ) -> dict[str, SplitLayout]:
     """The splits of a folder or archive: {"train", "test"}, or {"all"} where the class folders come first.
 
-    With train, test and val side by side, val is left out: it is neither training nor test data.
+    With train, test and val side by side, val is skipped: it is neither training nor test data.
 
     Args:
         container: the folder or archive.
@@ -51,7 +51,7 @@ def find_splits(
             be placed without doubt.
 
     Raises:
-        DataError: there are no images, or the parts cannot be told; without `problems`, whatever is wrong.
+        DataError: there are not images, or the parts cannot be told; without `problems`, whatever is wrong.
     """
     listed = sorted(
         name
@@ -67,7 +67,7 @@ def find_splits(
             for name in listed
             if not name.lower().endswith(IMAGE_SUFFIXES)
         ],
-        rest=f"files in {container.path} are no images",
+        rest=f"files in {container.path} are not images",
     )
     if not files:
         raise DataError(f"{container.path} holds no images")
@@ -146,7 +146,7 @@ class _Search:
 def _wrapper(search: _Search) -> str:
     """The folder around everything, with its "/", or "": stripped only while a class folder remains below it.
 
-    A train folder beside an empty test folder is no wrapper: a test part would be split off without a word.
+    A train folder beside an empty test folder is not a wrapper: a test part would be split off silently.
     """
     prefix = ""
     while True:

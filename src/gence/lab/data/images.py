@@ -45,7 +45,7 @@ class ImageSet:
             )
         if self.labels.dtype != torch.int64 or self.labels.shape != self.images.shape[:1]:
             raise DataError(
-                f"{self.name}: labels must be int64 ({len(self.images)},), one an image; "
+                f"{self.name}: labels must be int64 ({len(self.images)},), one per image; "
                 f"got {self.labels.dtype} {tuple(self.labels.shape)}"
             )
         if len(self.labels) and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < len(self.classes):

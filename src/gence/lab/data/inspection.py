@@ -107,7 +107,7 @@ def contradiction_notes(parts: Iterable[Fingerprints]) -> list[str]:
     return [f"{count} {have} the pixels of an image with another label, such as {example}"] if count else []
 
 
-_CHECKED_SIDE = 64  # the largest side to which images of different sizes are brought for the report
+_CHECKED_SIDE = 64  # the largest side to which images of different sizes are resized for the report
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class PartReport:
 
     @classmethod
     def of(cls, part: ImageSet) -> PartReport:
-        """What is said of images."""
+        """The findings about images."""
         return cls(part.name, len(part), part.image_shape, part.classes, tuple(part.counts().tolist()), part.checksum)
 
 
@@ -175,7 +175,7 @@ def check(
     """Read every image or row of a source and report all that is wrong, not the first alone; nothing decoded is cached.
 
     Args:
-        source: as for `load`. A named data set whose archives are not at hand is downloaded.
+        source: as for `load`. A named data set whose archives are not available is downloaded.
         image_size: as for `load`.
         data_dir: as for `load`.
         cache_dir: where downloads are kept; as for `load`.
@@ -186,7 +186,7 @@ def check(
     """
     if is_table(source):
         if image_size is not None:
-            raise DataError(f"image_size does nothing for {source}, which is a table; leave it out")
+            raise DataError(f"image_size does nothing for {source}, which is a table; remove it")
         rows = check_rows(str(source))
         return CheckReport(str(source), tuple(rows.parts), tuple(rows.problems), tuple(rows.notes))
     options = ReadOptions(
@@ -254,7 +254,7 @@ def _read_container(container: Container, split: str, options: ReadOptions, find
     layouts = find_splits(container, problems=findings.problems)
     if split != WHOLE and layouts and WHOLE not in layouts:
         raise DataError(misnamed_part(container.path, split))
-    if len(findings.problems) == before:  # else images are left out for other reasons, too
+    if len(findings.problems) == before:  # else images are skipped for other reasons, too
         findings.notes.extend(_validation_notes(container, layouts))
     title = archive_stem(container.path.resolve())
     for inner, layout in layouts.items():
@@ -307,7 +307,7 @@ def _read_elsewhere(source: str | Path, options: ReadOptions, findings: _Finding
 def _look_for_copies(findings: _Findings) -> None:
     compared = findings.compared
     if WHOLE in compared:
-        if not findings.problems:  # whoever mends them changes which images are split off
+        if not findings.problems:  # repairing them changes which images are split off
             whole = compared[WHOLE]
             train, test = split_off_index(whole.labels, whole.classes)
             findings.notes.extend(leak_notes(whole.digests_at(train), whole.digests_at(test), " that are split off"))
@@ -369,7 +369,7 @@ def _alike_classes(container: Container) -> list[list[str]]:
     """The classes of each part that many programs, and people, take for one: equal but for case and Unicode form."""
     found: list[list[str]] = []
     layouts: Iterable[SplitLayout] = ()
-    with contextlib.suppress(DataError):  # what is wrong is said elsewhere
+    with contextlib.suppress(DataError):  # the problem is reported by another check
         layouts = find_splits(container, allow_flat=True, problems=[]).values()
     for layout in layouts:
         alike: dict[str, list[str]] = {}
@@ -409,7 +409,7 @@ def _hidden_names(path: Path) -> Iterator[str]:
 
 
 def _ignored_folder(name: str) -> str:
-    """The uppermost folder on the way to a file that is passed over; "" if there is none."""
+    """The uppermost folder on the way to a skipped file; "" if there is none."""
     parts = name.split("/")[:-1]
     at = next((i for i, part in enumerate(parts) if is_ignored(part)), None)
     return "" if at is None else "/".join(parts[: at + 1])

@@ -28,8 +28,8 @@ class ClassStratifiedBatchSampler(Sampler[list[int]]):
         seed: of the order.
         oversample: repeat samples of the smaller classes until each class is as frequent as the largest. Without it no
             sample comes twice in an epoch.
-        drop_last: leave out the incomplete last batch. Kept, it is shared out over the ranks as evenly as possible,
-            and left out only if it has fewer samples than there are ranks.
+        drop_last: skip the incomplete last batch. Kept, it is shared out over the ranks as evenly as possible,
+            and skipped only if it has fewer samples than there are ranks.
         num_replicas: number of ranks.
         rank: this process's rank.
 

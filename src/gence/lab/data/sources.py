@@ -183,7 +183,7 @@ def container_paths(source: str | Path, data_dir: Path | None) -> dict[str, Path
 
 
 def has_own_test_part(source: str | Path, data_dir: Path | None = None) -> bool:
-    """Whether somebody said which images are for testing; where not, `load` splits them off."""
+    """Whether the source names its test images; otherwise `load` splits them off."""
     paths = container_paths(source, data_dir)
     if WHOLE not in paths:
         return True

@@ -3,7 +3,7 @@
 A file holds the float16 features (n, D) of one set of images under one view, as safetensors: a header, then the rows.
 It is written in parts of whole rows, in place, under the name ``....partial``; beside it a journal gets one line per
 finished part, with the part's SHA-256, after the part has reached the disk. So an interrupted embedding keeps all
-finished parts, and the next one goes on after them. A finished file gets its name; its journal stays and is what
+finished parts, and the next one resumes after them. A finished file gets its name; its journal stays and is what
 reading verifies. The name holds a hash of all that features depend on: the images' checksum, the encoder's name,
 weights and preprocessing, and the view.
 """
@@ -143,7 +143,7 @@ class FeatureWriter:
             broken = int((~rows.isfinite()).any(1).nonzero()[0]) + start
             raise ValueError(
                 f"features: the encoder {self.file.identity.get('encoder')} gives NaN, infinite or too large numbers "
-                f"for image {broken}; check its weights and that image. The parts before are kept"
+                f"for image {broken}; check its weights and that image. Earlier parts are kept"
             )
         data = rows.numpy().tobytes()
         try:

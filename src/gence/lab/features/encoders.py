@@ -173,7 +173,7 @@ def _note_of(digits: str, cache_dir: Path | None) -> Path:
 
 
 def untrained_encoder(name: str, *, size: int) -> tuple[nn.Module, int]:
-    """The network of an encoder as it is before its weights are read, and its width: for weights that are at hand."""
+    """The network of an encoder as it is before its weights are read, and its width: for weights that are available."""
     check_encoder(name)
     network, _ = _untrained(name, size)
     if size != network.pretrained_cfg["input_size"][1] and hasattr(network, "set_input_size"):
@@ -271,7 +271,7 @@ def _read(path: Path) -> dict[str, Tensor]:
     if path.suffix.lower() in _PICKLED:
         raise EncoderError(
             f"weights: {path.name} is a pickle, which can run code when it is read, and is refused; save its tensors "
-            "with safetensors.torch.save_file where you trust it, and name that file"
+            "with safetensors.torch.save_file if you trust it, and name the new file"
         )
     if not path.is_file():
         raise EncoderError(f"weights: there is no file {path}; name a safetensors file")

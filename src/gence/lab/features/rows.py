@@ -83,7 +83,7 @@ def row_encoder(name: str, splits: RowSplits) -> RowEncoder:
     if not fits:
         usual = f"linear@{default_row_encoder(train.kind)}"
         raise EncoderError(
-            f"model: the encoder {name!r} does not take {_KINDS[train.kind]}, which {train.name} has; use {usual}"
+            f"model: the encoder {name!r} does not take {_KINDS[train.kind]}, but {train.name} has them; use {usual}"
         )
     if isinstance(train.content, Tensor):
         return ReadyFeatures(train.content.shape[1])
@@ -135,8 +135,8 @@ def saved_encoder(identity: dict[str, Any]) -> RowEncoder:
     found: RowEncoder = ColumnEncoder.from_dict(identity) if name == COLUMNS else text_encoder(name)
     if found.weights != identity["weights"]:
         raise EncoderError(
-            f"the head was trained on features of {name} with weights {identity['weights'][:16]}..., and those at hand "
-            f"are {found.weights[:16]}...; get the same model"
+            f"the head was trained on features of {name} with weights {identity['weights'][:16]}..., but the weights "
+            f"found now are {found.weights[:16]}...; get the same model"
         )
     return found
 

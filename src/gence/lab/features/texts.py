@@ -247,7 +247,7 @@ def _json(file: Path, absent: Any) -> Any:
 
 
 class _quiet:
-    """While it is entered, transformers draws no bars and reports no layers that are left out."""
+    """While it is entered, transformers draws no bars and reports no layers that are skipped."""
 
     def __enter__(self) -> None:
         from transformers.utils import logging

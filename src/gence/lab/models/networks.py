@@ -136,7 +136,7 @@ def timm_backbone(name: str, *, in_channels: int, image_size: int, stem: str) ->
             f"timm could not build {name!r} for images of {image_size} px: they are smaller than one patch"
         )
     if features.ndim != 2:
-        raise ValueError(f"{name!r} gives features of shape {tuple(features.shape)}, expected one vector an image")
+        raise ValueError(f"{name!r} gives features of shape {tuple(features.shape)}, expected one vector per image")
     return Backbone(network.train(), features.shape[1], keeps_own_init=True)
 
 

@@ -111,8 +111,8 @@ def recommendation(frame: pd.DataFrame) -> str:
     if accuracy.seeds < 2:
         measured = _with_unit(accuracy.quantity, accuracy.means[accuracy.best])
         return (
-            f"One seed cannot tell losses apart: run at least five. So far {accuracy.best.title} is the most accurate "
-            f"({measured})."
+            f"One seed cannot show a significant difference: run at least five. So far {accuracy.best.title} is "
+            f"the most accurate ({measured})."
         )
     loss, why = _loss_to_use(accuracy, is_frozen(frame))
     probabilities = choices.get("probabilities")
@@ -199,12 +199,12 @@ def _loss_to_use(choice: Choice, frozen: bool) -> tuple[str, str]:
 
 def _probabilities(choice: Choice, loss: str) -> str:
     """A sentence on the probabilities of the recommended loss, raw and calibrated, beside the best."""
-    q, raw, mended = choice.quantity, Candidate(loss), Candidate(loss, True)
-    if raw not in choice.means or mended not in choice.means:
+    q, raw, calibrated = choice.quantity, Candidate(loss), Candidate(loss, True)
+    if raw not in choice.means or calibrated not in choice.means:
         return choice.sentence()
-    helped = mended == choice.best or choice.means[mended] < choice.means[raw]
-    own = mended if helped else raw
-    before, after = q.text(choice.means[raw]), q.text(choice.means[mended])
+    helped = calibrated == choice.best or choice.means[calibrated] < choice.means[raw]
+    own = calibrated if helped else raw
+    before, after = q.text(choice.means[raw]), q.text(choice.means[calibrated])
     change = f"NLL {before} raw, {after} calibrated"
     lead = f"Calibrate its probabilities ({change})" if helped else f"Its probabilities need no calibration ({change})"
     if choice.best == own:
@@ -236,11 +236,11 @@ def _values(frame: pd.DataFrame, quantity: Quantity) -> dict[Candidate, dict[int
     found: dict[Candidate, dict[int, float]] = {}
     for loss in losses_in(frame):
         raw = by_seed(frame, loss, quantity.metric)
-        mended = by_seed(frame, loss, CALIBRATED + quantity.metric)
+        calibrated = by_seed(frame, loss, CALIBRATED + quantity.metric)
         if loss not in failed:
             found[Candidate(loss)] = raw
-            if mended != raw:
-                found[Candidate(loss, True)] = mended
+            if calibrated != raw:
+                found[Candidate(loss, True)] = calibrated
     most = max((len(own) for own in found.values()), default=0)
     return {one: own for one, own in found.items() if len(own) == most > 0}
 

@@ -26,11 +26,11 @@ PER_RUN = tuple(sorted(f"recipe.{name}" for name in PER_RUN_FIELDS))
 def load_rows(
     store: Store | str | os.PathLike[str], *, keys: Iterable[str] | None = None, evaluate_on: str = "test"
 ) -> pd.DataFrame:
-    """Return one row a run: the spec's fields, status, commit and every metric.
+    """Return one row per run: the spec's fields, status, commit and every metric.
 
     Args:
         store: the store, or its folder.
-        keys: the runs to take, as far as they are there; all by default.
+        keys: the runs to take, as far as they exist; all by default.
         evaluate_on: "test", or "val" for the runs of a tuning.
     """
     store = Store.at(store, must_exist=True)
@@ -285,7 +285,7 @@ def read_references(store: Store, setting: Setting) -> list[dict[str, Any]]:
             KeyError,
             TypeError,
             AttributeError,
-        ):  # a damaged file: made anew by the next comparison
+        ):  # a damaged file: made again by the next comparison
             continue
     return found
 

@@ -42,7 +42,7 @@ class Mistake:
 
 
 def images_at_hand(record: Record, cache_dir: Path | None = None) -> ImageSet | RowSet | None:
-    """Return the test images, or rows, of a run; None where they are not at hand, or have changed.
+    """Return the test images, or rows, of a run; None where they are not available, or have changed.
 
     Nothing is downloaded, whatever a record names as its data.
     """

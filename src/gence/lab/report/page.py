@@ -51,7 +51,7 @@ MOST_SETTINGS = 6
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Chapter:
-    """All that is said and shown about one setting."""
+    """Everything the report says and shows about one setting."""
 
     setting: Setting
     gathered: SettingRecords
@@ -59,7 +59,7 @@ class Chapter:
     concerns: tuple[str, ...]
     tables: tuple[Table, ...]
     panels: tuple[tuple[Panel, str], ...]  # with the SVG of each
-    mistakes: dict[str, list[Mistake]] | None  # None: the data set is not at hand
+    mistakes: dict[str, list[Mistake]] | None  # None: the data set is not available
     classes: tuple[str, ...]
     encoder: str = ""  # what embedded the images, in a sentence; empty for networks from scratch
     advice: str = ""  # which loss to use
@@ -149,7 +149,7 @@ def write_report(report: Report, out: str | os.PathLike[str], *, files: bool = T
 
 
 def _encoded(text: str) -> bytes:
-    """Return a text as UTF-8, with escapes for the bytes of a file's name that are none."""
+    """Return a text as UTF-8, with escapes for bytes of a file's name that are not valid."""
     return text.encode(errors="backslashreplace")
 
 
@@ -174,7 +174,7 @@ def make_folder(out: str | os.PathLike[str]) -> Path:
     except (FileExistsError, NotADirectoryError):
         raise StoreError(f"out is {folder}, and it or a part of it is a file; expected a folder") from None
     except OSError as error:
-        raise StoreError(f"out is {folder}, which cannot be made: {error.strerror}; expected a folder") from error
+        raise StoreError(f"out is {folder}, which cannot be created: {error.strerror}; expected a folder") from error
     return folder
 
 

@@ -137,7 +137,7 @@ def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]], align:
 
 
 def loss_table(setting: Setting, quantities: Sequence[Quantity] | None = None) -> Table:
-    """Return a row a loss, a column a metric: mean ± standard deviation over seeds."""
+    """Return a row per loss, a column per metric: mean ± standard deviation over seeds."""
     frame = setting.frame
     if quantities is None:
         quantities = (*MAIN, *(auroc_of(name) for name in ood_sets(frame)), *SHOWN[len(MAIN) :])
@@ -164,7 +164,7 @@ def loss_table(setting: Setting, quantities: Sequence[Quantity] | None = None) -
 
 
 def reference_table(found: Sequence[Mapping[str, Any]], quantities: Sequence[Quantity] = MAIN) -> Table:
-    """Return a row per reference that is no loss: what scikit-learn makes of the same features and labels."""
+    """Return a row per reference other than a loss: what scikit-learn makes of the same features and labels."""
     rows = []
     for name in dict.fromkeys(one["name"] for one in found):
         mine = [one for one in found if one["name"] == name]
@@ -224,7 +224,7 @@ def tuning_table(frame: pd.DataFrame, tuned: Mapping[str, TunedBefore]) -> Table
 
 
 def difference_table(verdict: Verdict) -> Table:
-    """Return a row a loss and metric: the paired difference to the reference, its interval and its p-values."""
+    """Return a row per loss and metric: the paired difference to the reference, its interval and its p-values."""
     rows = [row for found in verdict.metrics for row in _difference_rows(found)]
     reference = loss_title(verdict.reference)
     return Table(
@@ -238,7 +238,7 @@ def difference_table(verdict: Verdict) -> Table:
 
 
 def run_table(frame: pd.DataFrame) -> Table:
-    """Return a row a run: loss, seed, main numbers, and where they were made."""
+    """Return a row per run: loss, seed, main numbers, and where they were made."""
     rows = []
     order = {loss: i for i, loss in enumerate(losses_in(frame))}
     for record in sorted(frame.to_dict("records"), key=lambda r: (order[r["loss"]], r["seed"])):

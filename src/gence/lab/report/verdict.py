@@ -78,7 +78,7 @@ class MetricVerdict:
         reference: the loss the others are compared with.
         summaries: mean and spread of each loss that has numbers.
         best: the losses with the best mean, as far as it is printed, of those that have every seed; a loss of which
-            every run diverged is none, and there is none where no two losses have the same seeds.
+            every run diverged is not a candidate, and there is no best loss where no two losses have the same seeds.
         comparisons: each other loss against the reference.
         uneven: whether a loss lacks a seed that another has.
     """
@@ -97,7 +97,7 @@ class MetricVerdict:
         return " ".join([self._lead(), *self._against_reference()] if self.comparisons else [self._lead()])
 
     def _lead(self) -> str:
-        """Return who has the best mean, or why nobody is said to have it."""
+        """Return who has the best mean, or why nobody has it."""
         q = self.quantity
         if not self.best:
             seeds = ", ".join(f"{loss_title(loss)} {summary.n}" for loss, summary in self.summaries.items())
@@ -302,12 +302,12 @@ def _notes(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:
         "“No difference seen” is not proof of equality."
     ]
     if n < 2:
-        notes.append("One seed says nothing about chance: run at least 5 seeds.")
+        notes.append("With one seed no difference can be significant: run at least 5 seeds.")
     elif losses * smallest_p(n) >= ALPHA:
         notes.append(
-            f"With {n} seeds the signed-rank test (which supposes less) cannot go below p = {smallest_p(n):.3g} for "
+            f"With {n} seeds the signed-rank test (which assumes less) cannot go below p = {smallest_p(n):.3g} for "
             f"one loss, or {min(1.0, losses * smallest_p(n)):.3g} after correction, so it can never reach {ALPHA}: "
-            "that is why the t-test decides. More seeds would let it speak."
+            "the t-test decides instead, until there are more seeds."
         )
     return (*notes, *_more_seeds(metrics))
 

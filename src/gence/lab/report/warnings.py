@@ -53,13 +53,13 @@ def data_concerns(
     few = small_classes(counts, classes, FEW_IMAGES)
     if few:
         remedies = (
-            "label more of them, merge or leave out these classes, or raise --n"
+            "label more of them, merge or remove these classes, or raise --n"
             if more_labels
-            else "label more of them, or merge or leave out these classes"
+            else "label more of them, or merge or remove these classes"
         )
         found.append(
             f"{len(few)} of {len(classes)} classes have fewer than {FEW_IMAGES} training images: {first_few(few)}. "
-            f"Their accuracy will be a matter of luck; {remedies}."
+            f"Their accuracy is very uncertain; {remedies}."
         )
     gence = [loss for loss in losses if loss.name == "gence"]
     free = [loss for loss in gence if not loss.params.get("anchor")]
@@ -93,13 +93,13 @@ def unfinished_concerns(
     each = ", ".join(f"{loss_title(loss)} {done[loss]} of {all_runs[loss]}" for loss in losses)
     sentences = [
         f"This comparison is not finished: {done.total()} of {len(wanted)} runs are there ({each}).",
-        "All that is said here rests on these runs and may change; a loss without runs is not counted "
+        "All of this report rests on these runs and may change; a loss without runs is not counted "
         "anywhere, not even in Holm's correction.",
     ]
     if broken:
         each = ", ".join(f"{broken[loss]} of {loss_title(loss)}" for loss in losses if broken[loss])
         sentences.append(f"Runs that failed: {each}; the folder failures/ of the store says why.")
-    sentences.append("Rerun the same command to resume; it then writes this report anew.")
+    sentences.append("Rerun the same command to resume; it then writes this report again.")
     return [" ".join(sentences)]
 
 
@@ -191,8 +191,8 @@ def _inverted(frame: pd.DataFrame) -> list[str]:
         below = [f"{loss_title(loss)} {q.text(mean)} %" for loss, mean in means.items() if mean < 0.5]
         if below:
             found.append(
-                f"On {name} the AUROC is below 50 % ({', '.join(below)}): these losses are surer of the "
-                "out-of-distribution samples than of the test set, so do not reject by confidence there."
+                f"On {name} the AUROC is below 50 % ({', '.join(below)}): these losses are more confident about the "
+                "out-of-distribution samples than about the test set, so do not reject by confidence there."
             )
     return found
 

@@ -78,7 +78,7 @@ def normalise_fields(instance: Any) -> None:
 def as_plain(instance: Any) -> dict[str, Any]:
     """Return a frozen dataclass as JSON-ready values: nested dictionaries, lists for tuples.
 
-    A field whose metadata says `{"added_later": True}` is left out while it has its default, so that adding a choice
+    A field whose metadata says `{"added_later": True}` is omitted while it has its default, so that adding a choice
     to a recipe does not rename the records that were made before the choice existed.
     """
     plain: dict[str, Any] = {}

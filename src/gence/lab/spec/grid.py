@@ -139,7 +139,7 @@ def _grouped(name: str, values: Sequence[Any], names: _OwnNames) -> Sequence[Any
 
 
 def check_losses(specs: Iterable[RunSpec]) -> None:
-    """Raise `SpecError` for a loss, or a parameter of a loss, that the registry does not know or that is no number."""
+    """Raise `SpecError` for a loss, or a parameter of a loss, unknown to the registry or not a number."""
     from gence.losses import LOSSES
 
     for loss in dict.fromkeys(spec.loss for spec in specs):

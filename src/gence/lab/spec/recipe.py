@@ -61,7 +61,7 @@ class Recipe:
         precision: "auto" (bf16 on CUDA, fp32 on a CPU), "bf16" or "fp32".
         ema: decay of an exponential average of the weights; 0 is off.
         anchor_warmup: fraction of the epochs over which an anchor rises linearly from 0.
-        drop_last: leave out a last, smaller batch.
+        drop_last: skip a last, smaller batch.
         tune_encoder: what of a pretrained encoder is trained: "none" (its features are computed once), its "last"
             stage, or "all".
         encoder_lr: the encoder's learning rate as a factor of the head's.

@@ -317,7 +317,7 @@ def check_held_out(
         return
     least = _LEAST_TO_DIVIDE * len(classes)
     drawn = "all labels" if subset.n is None else f"n = {subset.n}"
-    remedy = "label more of them or leave them out"
+    remedy = "label more of them or remove them"
     if subset.rho is not None:
         drawn, remedy = f"rho = {subset.rho:g}", "use a smaller rho"
     elif subset.n is not None and least <= most:

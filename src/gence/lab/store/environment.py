@@ -17,7 +17,7 @@ _PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "timm", "ray")
 
 
 def environment_record(device: str = "auto") -> dict[str, Any]:
-    """Return versions, commit and the name of the device that was used; names of machines and users are left out."""
+    """Return versions, commit and the name of the device that was used; names of machines and users are omitted."""
     return {"commit": commit(), "device": device_name(device), "platform": _platform(), "versions": versions()}
 
 
@@ -100,7 +100,7 @@ def is_alive(holder: Mapping[str, Any]) -> bool | None:
 
 
 def _started(pid: int) -> str | None:
-    """Return when a process started, in the system's ticks, or None if there is none (a zombie is none)."""
+    """Return when a process started, in the system's ticks, or None if there is none (a zombie does not count)."""
     stat = _read(f"/proc/{pid}/stat")
     if stat:
         # The name in parentheses may hold spaces; the fields after it are counted from the closing one.

@@ -209,12 +209,12 @@ def explain(error: OSError, path: Path) -> StoreError:
     """Return the error as a sentence that says what is wrong with the place and what to do."""
     if error.errno in _FULL:
         return StoreError(
-            f"no space left to write {path}: free some or write elsewhere; nothing was overwritten, "
+            f"no space left to write {path}: free some or write to another place; nothing was overwritten, "
             "and a rerun does only what is missing"
         )
     if error.errno in _READ_ONLY:
         return StoreError(
-            f"{path} cannot be written: {error.strerror}; give write access or write elsewhere "
+            f"{path} cannot be written: {error.strerror}; give write access or write to another place "
             "(reading, checking and merging from a store here still work)"
         )
     return StoreError(f"writing {path} failed: {error}")

@@ -51,7 +51,7 @@ class Pack:
             return file.read(place[1]).rstrip(b"\n")
 
     def lines(self) -> Iterator[tuple[str, bytes]]:
-        """Yield keys and records in one pass over the file; lines that are no record are passed over."""
+        """Yield keys and records in one pass over the file; lines that are not records are skipped."""
         with self._opened() as file:
             for line in file or ():
                 key = record.key_of_line(line)
@@ -80,14 +80,14 @@ class Pack:
         """Raise `StoreError` if whoever rewrites the file would lose a line: one of two, or what is left of one."""
         if strangers := self.strangers():
             raise files.StoreError(
-                f"{'; '.join(strangers)}. Restore the file, or remove the line to have its run redone; "
+                f"{'; '.join(strangers)}. Restore the file, or remove the line to train its run again; "
                 "nothing was changed"
             )
         if conflicts := self.conflicts():
             raise files.StoreError(f"{'; '.join(conflicts)}. Nothing was changed")
 
     def strangers(self) -> list[str]:
-        """Return a sentence for each line that is no record."""
+        """Return a sentence for each line that is not a record."""
         with self._opened() as file:
             return [
                 f"{self.path}:{number} is not a record: it was cut short or reformatted"

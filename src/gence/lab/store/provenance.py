@@ -1,4 +1,4 @@
-"""Which images a run was made from, and what to say when those at hand differ.
+"""Which images a run was made from, and what to say when the current ones differ.
 
 A run's key has the name of its data, not their contents: a folder may change under its name. So every record and every
 saved network has the checksums of its images, and whoever would use it in place of training compares them first. What
@@ -78,11 +78,11 @@ def _place(part: str) -> int:
 
 
 def check_same_data(records: Iterable[Record], found: Mapping[str, str], store: Path) -> None:
-    """Raise `DataError` if a record that would be used was made from other images than those at hand.
+    """Raise `DataError` if a record that would be used was made from other images than the current ones.
 
     Args:
         records: the records, from `store`.
-        found: checksums of the images at hand.
+        found: checksums of the current images.
         store: the folder of the records, for the message.
     """
     for record in records:
@@ -104,7 +104,7 @@ def recorded_checksums(line: bytes) -> dict[str, str]:
 
 
 def check_recorded_data(specs: Iterable[RunSpec], store: Store, cache_dir: Path | None = None) -> None:
-    """Raise `DataError` if one of these runs is recorded, and was made from other images than those at hand.
+    """Raise `DataError` if one of these runs is recorded, and was made from other images than the current ones.
 
     Args:
         specs: the runs, recorded or not.

@@ -38,7 +38,7 @@ class RunResult:
     Attributes:
         status: "done" or "diverged" (the loss became infinite or NaN; the metrics are those of that model).
         metrics: flat names to numbers: "accuracy", "nll", "ece", "ood/svhn/auroc_entropy", "offset/accuracy".
-        curves: one number an epoch: "epoch", "train_loss", "train_accuracy", "lr", "marginal_kl".
+        curves: one number per epoch: "epoch", "train_loss", "train_accuracy", "lr", "marginal_kl".
         tables: JSON-ready small tables: "reliability", "marginal", "prior", "confusion", "per_class_accuracy".
         predictions: compact arrays: "label" and "predicted" uint16, "confidence" float16, "index".
         wall_s: seconds this run took (its share of the cohort's).
@@ -165,7 +165,7 @@ def verified_spec(key: str, run: Mapping[str, Any], where: str) -> RunSpec:
         raise StoreError(f"{where}: {error}") from error
     if spec.key != key:
         raise StoreError(
-            f"{where} is named {key}, but its spec has the key {spec.key}; remove it to have the run redone"
+            f"{where} is named {key}, but its spec has the key {spec.key}; remove it to train the run again"
         )
     return spec
 
@@ -227,7 +227,7 @@ def check_unchanged(line: bytes, where: str) -> str:
     line = line.rstrip(b"\n")
     match = _HEAD.match(line)
     if match is None or not line.endswith(_TAIL):
-        raise StoreError(f"{where} is not a record: it was cut short or reformatted; remove it to have the run redone")
+        raise StoreError(f"{where} is not a record: it was cut short or reformatted; remove it to train the run again")
     key = match[1].decode()
     if _digest(key, memoryview(line)[match.end() : -1]) != match[2]:
         raise StoreError(

@@ -102,7 +102,7 @@ class Store:
     def records(self, keys: Iterable[str] | None = None) -> Iterator[Record]:
         """Yield the records with these keys (all of them by default), in the order of their keys.
 
-        Of all, those of a newer version are skipped, and it is said how many.
+        Of all, those of a newer version are skipped and counted in a note.
         """
         newer = 0
         for key in sorted(self.keys() if keys is None else keys):
@@ -122,7 +122,7 @@ class Store:
             packed = self._pack.line(key)
         else:
             if record.key_of_line(line) not in (key, None):
-                raise StoreError(f"{self._where(key)} holds the record of another run; remove it to have this one done")
+                raise StoreError(f"{self._where(key)} holds the record of another run; remove it to train this run")
             return line
         if packed is None:
             raise StoreError(f"the store {self.root} has no record {key}")
@@ -160,7 +160,7 @@ class Store:
         Nested fields have dotted columns ("recipe.lr", "subset.n", "loss.anchor"); "loss" is the string form, "recipe"
         the recipe's name, or "custom-" and a hash. Metrics stand under their own names.
 
-        Records of a newer version are skipped, and it is said how many.
+        Records of a newer version are skipped and counted in a note.
 
         Args:
             keys: the records to take; all by default.
@@ -298,7 +298,7 @@ class Store:
         )
 
     def strange_lines(self) -> list[str]:
-        """Return a sentence for each line of the pack that is no record, and so is not counted anywhere."""
+        """Return a sentence for each line of the pack that is not a record, and so is not counted."""
         return self._pack.strangers()
 
     @property

@@ -110,7 +110,7 @@ class Claims:
         now = self._file_system_time()
         if touched > now + _AHEAD_S:
             # A clock was ahead, and may have been corrected by years since: the claim ages from now on. Its holder, if
-            # it lives, dates it anew.
+            # it lives, dates it again.
             with contextlib.suppress(OSError):
                 os.utime(path)
         return now - touched > self._stale_after_s

@@ -51,7 +51,10 @@ def tune_frozen(
 
     for loss in losses:
         if TUNE in loss.params.values():
-            raise SpecError(f"loss {loss} leaves a parameter of its own to tuning; heads tune rate and decay: name it")
+            raise SpecError(
+                f"loss {loss} asks to tune its own parameter; heads tune only learning rate and weight decay: "
+                "give it a number"
+            )
     found: dict[LossSpec, dict[str, Any]] = {}
     for loss in losses:
         kept = _read(_place(store, "heads", base.replace(loss=loss, seed=seed), data, {"trials": trials}))
@@ -124,7 +127,7 @@ def _tuning_rows(data: FeatureData, spec: RunSpec) -> tuple[HeadProblem, int]:
 def fit_and_keep_references(
     base: RunSpec, seeds: Sequence[int], store: Store, data: FeatureData | PixelData
 ) -> list[dict[str, Any]]:
-    """What scikit-learn makes of the same features and labels, seed by seed: rows of the report that are no loss.
+    """What scikit-learn makes of the same features and labels, seed by seed: rows of the report other than losses.
 
     Networks from scratch are set beside references on the pixels, at the size that the networks see.
     """
@@ -197,7 +200,7 @@ def _place(
 
 
 def _read(place: Path) -> dict[str, Any] | None:
-    """What was kept; a file that is damaged is made anew."""
+    """What was kept; a file that is damaged is made again."""
     try:
         found = json.loads(place.read_bytes())
     except (OSError, ValueError):

@@ -103,7 +103,7 @@ class CohortQueue:
     def lose(self, task: Task, reason: str) -> None:
         """Take note that the process doing a task died; its runs go back into the queue, for a limited number of times.
 
-        A machine taken away is no fault of the run, so this is not an attempt; but a run whose process dies each time
+        Losing a machine is not the run's fault, so this is not an attempt; but a run whose process dies each time
         must end somewhere.
         """
         for spec in task.specs:

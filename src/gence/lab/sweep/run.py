@@ -137,7 +137,7 @@ class RunReport:
 
     def summary(self) -> str:
         """Return what was done and what is left, in a sentence."""
-        parts = [f"{len(self.done)} done in {self.wall_s:.0f} s", f"{len(self.skipped)} were there"]
+        parts = [f"{len(self.done)} done in {self.wall_s:.0f} s", f"{len(self.skipped)} already there"]
         if self.failed:
             parts.append(f"{len(self.failed)} failed (see failures/ in the store)")
         if self.unreadable:
@@ -145,7 +145,7 @@ class RunReport:
         parts.append(f"{len(self.left)} left" if self.left else "none left")
         if self.stopped:
             by = "Ctrl-C" if self.stopped == "interrupted" else self.stopped
-            parts[-1] += f": stopped by {by}; run it again to go on"
+            parts[-1] += f": stopped by {by}; run it again to resume"
         return ", ".join(parts)
 
 
@@ -205,15 +205,15 @@ def run_grid(
 ) -> RunReport:
     """Do the runs of a grid that the store does not have.
 
-    Runs another driver is doing are waited for, and taken over if that driver dies. Call it in the main thread to have
-    Ctrl-C and SIGTERM stop it cleanly (a second Ctrl-C stops it at once).
+    Runs another driver is doing are waited for, and claimed again if that driver dies. Call it in the main thread
+    to have Ctrl-C and SIGTERM stop it cleanly (a second Ctrl-C stops it at once).
 
     Args:
         specs: the runs.
         store: where the records are, or the folder's path.
         engine: "local", "processes" ("gpus" is another name of it), "ray", or an engine made by `create_engine`.
         time_limit: seconds after which it stops, once its epoch is done; a run that would not finish, by the records
-            of its like, is not begun, unless no limit of this length would do: then it is begun, and goes on from its
+            of its like, is not begun, unless no limit of this length would do: then it is begun, and resumes from its
             checkpoint.
         max_attempts: how often a run may fail, over all calls, before it is left alone.
         cohort_size: the most runs to train side by side; "auto" is up to 8 on a GPU and 1 on a CPU.
@@ -224,12 +224,12 @@ def run_grid(
         keep_predictions: whether compact predictions are stored.
         cache_dir: where data sets are cached.
         retry_failed: forget earlier failures and try again.
-        check_data: whether runs that are recorded are compared with the images at hand first; a caller that has done
+        check_data: whether runs that are recorded are compared with the current images first; a caller that has done
             so need not have it done again.
         stale_after_s: age at which another machine's claim may be taken over.
 
     Raises:
-        DataError: if a run of the grid was recorded from other images than those at hand.
+        DataError: if a run of the grid was recorded from other images than the current ones.
         StoreError: if the store cannot be written.
         ValueError: if an option makes no sense, or names a device that is not here.
     """

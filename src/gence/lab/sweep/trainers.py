@@ -81,7 +81,7 @@ class LoggedTrainer:
 
 
 class TensorBoardLog:
-    """Writes a cohort's training curves, one folder a run; pass it as ``on_epoch``.
+    """Writes a cohort's training curves, one folder per run; pass it as ``on_epoch``.
 
     Args:
         folder: what ``tensorboard --logdir`` is given.
@@ -143,7 +143,7 @@ def check_ready(specs: Iterable[RunSpec], *, data: bool = True) -> None:
 
     Args:
         specs: the runs.
-        data: whether data are looked for; they need not be here for runs that train elsewhere.
+        data: whether data are looked for; they need not be here for runs that train on another machine.
 
     Raises:
         ValueError: there is no such network. Those of timm are not looked up.
@@ -162,7 +162,7 @@ def check_ready(specs: Iterable[RunSpec], *, data: bool = True) -> None:
 def check_tunable(specs: Iterable[RunSpec]) -> None:
     """Raise an error if the training images of these runs cannot be drawn, or not be divided to hold a part out.
 
-    Only data that are here are looked at: what was tuned elsewhere can be asked for without a download.
+    Only data that are here are looked at: what was tuned on another machine can be asked for without a download.
 
     Raises:
         DataError: a class is too small.

@@ -62,7 +62,7 @@ class TuneSettings:
         val_fraction: the part of the small training set that is held out.
         metric: "accuracy" or "nll", on the held-out part.
         rungs: fractions of the epochs at which a trial is judged; (1.0,) never prunes. From one to the next as many
-            times fewer trials go on as the epochs are more: every rung costs the same.
+            times fewer trials continue as the epochs are more: every rung costs the same.
         batch: how many trials of each loss are proposed at once, and train side by side.
     """
 
@@ -145,7 +145,7 @@ class LossTrials:
     def best_at(self, rung: float) -> set[int]:
         """Return the numbers of the trials, of all that reached a rung, that are good enough for the next one.
 
-        Optuna's own pruners judge a trial by those before it: the first of a batch would always go on.
+        Optuna's own pruners judge a trial by those before it: the first of a batch would always continue.
         """
         step, rungs = _step(rung), self.settings.rungs
         reached = [t for t in self._trials() if step in t.intermediate_values]
@@ -229,7 +229,7 @@ class TrialBatch:
         return sum(v if math.isfinite(v) else METRICS[metric][1] for v in values) / len(values)
 
 
-def mend_journal(store: Store) -> None:
+def repair_journal(store: Store) -> None:
     """Cut off what a full disk or a power cut left of the journal's last line; nobody else may be tuning meanwhile.
 
     Optuna would write its next line behind it, and could read neither. What the line would have said is asked again.
@@ -249,7 +249,7 @@ def mend_journal(store: Store) -> None:
     for number, line in enumerate(lines, start=1):
         if not _is_whole(line):
             raise StoreError(
-                f"line {number} of {path} is damaged; restore the file, or remove it to tune anew (trials that are "
+                f"line {number} of {path} is damaged; restore the file, or remove it to tune again (trials that are "
                 "recorded are not trained again)"
             )
 

@@ -26,7 +26,7 @@ from gence.lab.spec import LossSpec, Recipe, RunSpec, SpecError, check_losses
 from gence.lab.store import Store, StoreError, check_recorded_data, replace_file
 from gence.lab.sweep.run import Countdown, run_grid
 from gence.lab.sweep.search import cell_name
-from gence.lab.sweep.trials import LossTrials, TunedLoss, TuneSettings, mend_journal
+from gence.lab.sweep.trials import LossTrials, TunedLoss, TuneSettings, repair_journal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class TuneReport:
     Attributes:
         base: the run that was tuned.
         seeds: the seeds that were used for tuning, and so are not fresh.
-        best: one entry a loss, in the order given; losses without a finished trial are absent.
+        best: one entry per loss, in the order given; losses without a finished trial are absent.
         trials: the budget of each loss.
         complete: whether every loss had its whole budget.
         stopped: why it ended early ("failed trials", "time limit", "interrupted"), or None.
@@ -70,7 +70,7 @@ def tune(
         store: where records and the journal of trials are kept; the same call resumes.
         settings: budget, seeds and how a trial is judged.
         time_limit: seconds after which nothing may run.
-        check_data: whether trials that are recorded are compared with the images at hand first.
+        check_data: whether trials that are recorded are compared with the current images first.
         **run_options: options of `run_grid`: engine, device, cohort_size, trainer, console.
 
     A run that fails ends the call: a full disk or data that are not mounted say nothing about a trial, and would use up
@@ -87,7 +87,7 @@ def tune(
     stopped: str | None = None
     failed: dict[str, str] = {}
     with _alone(store.root / "tune"):
-        mend_journal(store)
+        repair_journal(store)
         studies = [LossTrials(store, base, loss, settings) for loss in asked]
         if check_data:
             check_recorded_data((run for own in studies for run in own.specs()), store, run_options.get("cache_dir"))

@@ -54,7 +54,7 @@ class WorkOptions:
         store: the store's folder (on a cluster, on a file system the machines share).
         trainer: the function that trains a cohort, or its import path.
         device: "auto", "cpu", "cuda" or "cuda:1".
-        deadline: wall-clock time (seconds since 1970) after which nothing may run; None is no limit.
+        deadline: wall-clock time (seconds since 1970) after which nothing may run; None means no limit.
         time_limit: seconds from the beginning to the deadline.
         keep_predictions: whether compact predictions are stored.
         cache_dir: where data sets are cached.

@@ -114,7 +114,7 @@ def check_device(device: str) -> torch.device:
     if place.type not in ("cpu", "cuda"):
         raise ValueError(f"device is {device!r}; {expected}")
     if place.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device is {device!r}, but PyTorch sees no GPU here; use 'cpu', or 'auto' for what there is")
+        raise ValueError(f"device is {device!r}, but PyTorch sees no GPU here; use 'cpu', or 'auto' to choose")
     if place.type == "cuda" and place.index is not None and place.index >= torch.cuda.device_count():
         raise ValueError(f"device is {device!r}, but PyTorch sees {torch.cuda.device_count()} GPU here, counted from 0")
     return place

@@ -69,7 +69,7 @@ class CohortCheckpoint:
         try:
             flat, notes = read_tensors(self.path)
         except (SafetensorError, ValueError, OSError) as error:
-            _log.warning("the checkpoint %s cannot be used (%s); its runs are begun anew", self.path, error)
+            _log.warning("the checkpoint %s cannot be used (%s); its runs start over", self.path, error)
             return None
         if notes.get("gence") != __version__ or changed_parts(json.loads(notes.get("data", "{}")), self._data):
             return None

@@ -239,7 +239,7 @@ class Cohort:
             feed.prepare(epoch, part)
 
     def _await_batches(self) -> None:
-        """Let the lanes go on when their next batches, made on the current stream, are there."""
+        """Let the lanes continue when their next batches, made on the current stream, are there."""
         for lane in self.lanes:
             if isinstance(lane, GraphLane):
                 lane.stream.wait_stream(torch.cuda.current_stream())

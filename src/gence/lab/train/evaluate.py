@@ -53,7 +53,7 @@ class Evaluation:
         metrics: flat names to numbers; those after the offset begin with "offset/", after calibration with
             "calibrated/".
         tables: small JSON-ready tables.
-        predictions: compact arrays, one entry an image.
+        predictions: compact arrays, one entry per image.
         offset: the class offsets (K,) that were fitted, or None where the marginal could not be matched.
         calibrator: the temperature that was fitted on held-out samples, or None where there are none.
         finite: False for a network whose outputs are NaN or infinite; it has an accuracy and nothing else.

@@ -48,7 +48,7 @@ class Predictor(nn.Module):
 
 
 def export_model(model: TrainedModel, out: str | Path, *, offset: bool = False, calibrated: bool = False) -> Path:
-    """Write a trained network for use elsewhere; the ending of the file's name says how.
+    """Write a trained network for use without gence; the ending of the file's name says how.
 
     Both take uint8 images (n, C, H, W) of any number, of the size the network was trained on, and return probabilities
     (n, K). An ONNX file has the class names in its metadata under "classes", as JSON; a .pt2 file in its extra file

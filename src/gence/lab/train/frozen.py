@@ -55,7 +55,7 @@ def is_frozen(spec: RunSpec) -> bool:
 
 
 def frozen_encoder(spec: RunSpec) -> Encoder:
-    """The encoder of a run of a head, as it comes: images are brought to its own size."""
+    """The encoder of a run of a head, as it comes: images are resized to its own size."""
     encoder = pretrained_encoder(spec, None)
     if encoder is None:
         raise ValueError(f"model {spec.model!r} has no encoder; expected HEAD@ENCODER, as linear@efficientnet_lite0")
@@ -219,7 +219,7 @@ def train_frozen(
         cache_dir: where images and features are kept.
         models_dir: where trained heads go, one safetensors file per run, named by its key.
         progress: a bar on stderr while images are embedded.
-        data: the features, where they are at hand.
+        data: the features, where they are available.
         should_stop: asked once the features are there, and before each seed is judged.
     """
     data = data or embed_data(specs[0], cache_dir=cache_dir, progress=progress)
@@ -385,7 +385,7 @@ def read_frozen(spec: RunSpec, tensors: dict[str, Tensor], notes: dict[str, str]
     if encoder.weights != known["weights"]:
         raise ValueError(
             f"the head was trained on features of {known['encoder']} with weights {known['weights'][:16]}..., and "
-            f"those at hand are {encoder.weights[:16]}...; name the file with the right ones"
+            f"those found now are {encoder.weights[:16]}...; name the file with the right ones"
         )
     return FrozenClassifier(encoder.network, encoder.preprocessing, read_head(tensors, notes)).eval()
 

@@ -158,13 +158,13 @@ def load_model(path: str | Path, device: str = "auto") -> TrainedModel:
     if "rows" in notes:
         raise ValueError(f"{path} is a head on the rows of a table; read it with gence.lab.train.load_row_model")
     if not {"spec", "classes", "image_shape"} <= notes.keys():
-        raise ValueError(f"{path} holds tensors, but no model that gence train --save wrote: it has no spec in it")
+        raise ValueError(f"{path} holds tensors, but has no spec: gence train --save did not write it")
     try:
         return _assembled(tensors, notes, place)
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RuntimeError, OverflowError) as error:
         raise ValueError(
             f"{path} is damaged, or was not written by gence train --save ({type(error).__name__}: {error}); get the "
-            "file again, or train the model anew"
+            "file again, or train the model again"
         ) from error
 
 
@@ -298,11 +298,11 @@ def write_predictions(
     calibrated: bool = False,
     progress: bool = False,
 ) -> int:
-    """Write a CSV with a line an image: file, predicted class, its probability, and that of every class.
+    """Write a CSV with a line per image: file, predicted class, its probability, and that of every class.
 
     Columns of probabilities are called ``p_CLASS``. A name that a spreadsheet would compute (``=``, ``+``, ``-`` or
     ``@`` in front) has an apostrophe before it. Names with commas, quotes or line breaks are quoted as RFC 4180
-    has it; bytes of a file name that are no UTF-8 become escapes. The file appears when all images are done.
+    has it; bytes of a file name that are not UTF-8 become escapes. The file appears when all images are done.
 
     Returns:
         The number of images.
@@ -355,7 +355,7 @@ def _decoded(container: Container, names: list[str], shape: tuple[int, int, int]
 def images_to_judge(
     model: TrainedModel, data: str, *, cache_dir: Path | None = None, progress: bool = False, download: bool = True
 ) -> ImageSet:
-    """The images of a source that a trained network may be judged on, brought to its size and channels.
+    """The images of a source that a trained network may be evaluated on, converted to its size and channels.
 
     These are the test part; of a source that has none, and that the network was not trained on, all images.
 

@@ -103,7 +103,7 @@ def load_row_model(path: str | Path) -> RowModel:
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RuntimeError) as error:
         raise ValueError(
             f"{path} is damaged, or was not written by gence train --save ({type(error).__name__}: {error}); get the "
-            "file again, or train the model anew"
+            "file again, or train the model again"
         ) from error
     return RowModel(
         encoder, head, spec, classes, columns, offset, json.loads(notes["data"]), calibrator, read_detectors(tensors)

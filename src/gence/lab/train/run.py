@@ -259,7 +259,7 @@ def create_criterion(spec: RunSpec, train_prior: Tensor) -> Any:
     known = ("label_smoothing", *loss_info(spec.loss.name).params, "weight")
     for param in spec.loss.params:
         if param not in known:
-            raise ValueError(f"loss {spec.loss}: no parameter {param!r} for a run; known: {', '.join(known)}")
+            raise ValueError(f"loss {spec.loss}: unknown parameter {param!r}; known: {', '.join(known)}")
     params = looked_up(spec.loss, train_prior)
     return create_loss(spec.loss.name, **params).to(train_prior.device)
 
@@ -353,7 +353,7 @@ def run_in_turns(lanes: Sequence[Lane], steps: int) -> None:
 
 
 def _keep_together(lanes: Sequence[Lane]) -> None:
-    """Let each lane go on when all have done what is enqueued so far."""
+    """Let each lane continue when all have done what is enqueued so far."""
     streams = [lane.stream for lane in lanes if isinstance(lane, GraphLane)]
     for stream in streams[1:]:
         streams[0].wait_stream(stream)

@@ -49,7 +49,7 @@ class Problem:
     prior: Tensor  # (K,) class distribution of the training images
     mean: Tensor  # (C,) of the training images, on the scale of 0 to 1
     std: Tensor
-    checksums: dict[str, str] = field(default_factory=dict)  # of the source's parts and of the sets from elsewhere
+    checksums: dict[str, str] = field(default_factory=dict)  # of the source's parts and of the out-of-distribution sets
     held: DeviceImages | None = None
 
 

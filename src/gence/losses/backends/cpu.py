@@ -150,7 +150,7 @@ class _BlocksLoss(torch.autograd.Function):
             c = torch.where(pulls & ~(low < _LOW), pull / beyond * torch.exp(-low), 0.0)
         grad = of_context = None
         if ctx.needs_input_grad[0]:
-            # The softmax becomes the gradient where it lies. A second backward pass computes it anew.
+            # The softmax becomes the gradient where it lies. A second backward pass computes it again.
             probs, ctx.probs = ctx.probs, None
             if probs is None:
                 probs = softmax_blocks(logits, [], torch.zeros_like(beyond), True, rows)[0]

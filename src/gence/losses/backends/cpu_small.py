@@ -26,7 +26,7 @@ MOST_ROWS = 256  # PyTorch adds over the rows one by one, in float32: more of th
 _LOWEST = -60.0  # of the first row's log-probabilities, by which log S is read off, without losing digits
 _MASKED = -1e3  # below it float32 loses digits of a class that all rows mask
 
-_NOTHING = -(1 << 63)  # no row is ignored here, and a number that is no label keeps PyTorch from thinking otherwise
+_NOTHING = -(1 << 63)  # no row is ignored here, and a number that is not a label keeps PyTorch from thinking otherwise
 _NO_GRADIENTS = (None,) * 6
 _TINY = 1e-37
 _FEW_CLASSES = 32

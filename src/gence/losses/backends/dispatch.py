@@ -52,7 +52,7 @@ _warned_of_one_row = False
 _known_prior: tuple[Callable[[], Tensor | None], int] = (lambda: None, 0)
 _HUGE = -1e5  # below it the kernels have lost digits that a loss needs
 _LOOKED_AT = 1 << 24  # logits at once, where the table looks for such numbers
-_MOST_PLANS = 1024  # where every batch has another size, plans are made anew, and not kept for ever
+_MOST_PLANS = 1024  # where every batch has another size, plans are made again, and not kept for ever
 
 
 class Call(NamedTuple):
@@ -483,7 +483,7 @@ def _planned_loss(call: Call) -> Tensor | None:
             _plans.clear()
         plan = _new_plan(call)
         _plans[key] = plan
-    except TypeError:  # a reduction that is no string
+    except TypeError:  # a reduction that is not a string
         return None
     loss: Tensor | None = None if plan is None else plan.apply(logits, index, prior, plan)
     return loss

@@ -64,7 +64,7 @@ class MarginalMonitor:
         threshold: in nats. One class of ten that lost nine tenths of its mass gives 0.14, one that is lost altogether
             0.5 to 1, every prediction in one class 20 and more. Small networks that ended sound (below 0.001) had
             passed 0.15 to 0.22 on the way, hence the default of 0.5. With more classes each counts for less: lower it.
-        ignore_index: rows with this label are left out; :meth:`hook` on a loss takes the loss's own.
+        ignore_index: rows with this label are skipped; :meth:`hook` on a loss takes the loss's own.
 
     A window holds a whole epoch and not a batch, whose own marginal differs from the prior by chance.
 
@@ -161,7 +161,7 @@ class MarginalMonitor:
 
         On a network, ``model.register_forward_hook(monitor.hook)``, it knows no labels: the monitor needs a prior,
         unless the classes are balanced. The output is a tensor, has ``logits`` (a key or an attribute), or is a tuple
-        or list that begins with them; a loss before them is passed over. A call without any row is passed over, too.
+        or list that begins with them; a loss before them is skipped. A call without any row is skipped, too.
 
         >>> import torch, gence
         >>> monitor, criterion = gence.MarginalMonitor(), gence.GenCELoss()
@@ -170,7 +170,7 @@ class MarginalMonitor:
         >>> monitor.check() < 1
         True
         """
-        # A pass without gradients is no training, even in training mode: validation with a loss that was never told,
+        # A pass without gradients does not train, even in training mode: validation with a loss that was never told,
         # or the first of two passes, whose rows come again.
         if not (module.training and torch.is_grad_enabled()):
             return
@@ -187,7 +187,7 @@ class MarginalMonitor:
                 "are keywords: criterion.register_forward_hook(monitor.hook, with_kwargs=True)"
             )
         if not _has_no_rows(call["input"]):
-            self._update(call["input"], call["target"], module.ignore_index)  # what the loss left out, nothing trained
+            self._update(call["input"], call["target"], module.ignore_index)  # rows that the loss ignores
 
     @torch.no_grad()
     def reduce(self, process_group: Group = "world") -> None:
@@ -231,7 +231,7 @@ class MarginalMonitor:
         return prior_divergence(prior, marginal.log())
 
     def check(self, *, warn: bool = True) -> float:
-        """End a window: read the divergence, warn the first time it is above the threshold, and start anew.
+        """End a window: read the divergence, warn the first time it is above the threshold, and start again.
 
         Predictions that are NaN give NaN, and a ``RuntimeWarning`` the first time; a window in which every row was
         ignored gives NaN, too.
@@ -262,7 +262,7 @@ class MarginalMonitor:
             )
         return (
             f"MarginalMonitor: {seen} since the last check give NaN: whether the class marginal drifted is unknown. "
-            f"{reason} This is said once."
+            f"{reason} This warning appears once."
         )
 
     def _drift(self, value: float) -> str:

@@ -103,7 +103,7 @@ class BatchMarginal:
     def whole(
         self, part: Callable[[], tuple[Marginal, int]], process_group: ranks.Group | None
     ) -> tuple[Marginal, int]:
-        """What was collected; the rows at hand are in it already."""
+        """What was collected; the current rows are in it already."""
         del part
         if process_group is not None and not self.reduced:
             raise RuntimeError(
@@ -125,7 +125,7 @@ def _same(first: Tensor | None, second: Tensor | None) -> bool:
 class RunningMarginal(nn.Module):
     r"""An exponential average of the class marginal, for batches that are much smaller than the number of classes.
 
-    The batch at hand is completed by all earlier ones, as they were predicted then, each step weighted by
+    The current batch is completed by all earlier ones, as they were predicted then, each step weighted by
     ``momentum`` less than the next: :math:`\tilde S \leftarrow \mathrm{momentum} \cdot \tilde S + S`, and the same for
     :math:`T`. A batch of ``n`` rows thus competes with about ``n / (1 - momentum)`` rows. ``momentum=0`` is the plain
     loss.
@@ -134,7 +134,7 @@ class RunningMarginal(nn.Module):
     network changes, the smaller ``momentum`` should be. Batches that are large enough need none of this.
 
     The average is in the ``state_dict``. With a ``process_group`` in the loss it is that of all ranks. It moves when
-    the loss is computed with gradients enabled and this module is in training mode; a batch with NaN is left out.
+    the loss is computed with gradients enabled and this module is in training mode; a batch with NaN is skipped.
 
     Args:
         num_classes: number of classes K.
@@ -179,7 +179,7 @@ class RunningMarginal(nn.Module):
     def whole(
         self, part: Callable[[], tuple[Marginal, int]], process_group: ranks.Group | None
     ) -> tuple[Marginal, int]:
-        """The rows at hand and what is left of the earlier ones; "mean" divides by the rows at hand."""
+        """The current rows and what is left of the earlier ones; "mean" divides by the current rows."""
         del process_group  # part() has seen to it
         own, world_size = part()
         log_momentum = math.log(self.momentum) if self.momentum > 0 else -math.inf

@@ -49,7 +49,7 @@ class Marginal(NamedTuple):
 
 
 class MarginalSource(Protocol):
-    """What ``marginal=`` takes: an object that knows the marginal of more rows than those at hand."""
+    """What ``marginal=`` takes: an object that knows the marginal of more rows than the current ones."""
 
     @property
     def reduced(self) -> bool:
@@ -63,7 +63,7 @@ class MarginalSource(Protocol):
     ) -> tuple[Marginal, int]:
         """The whole batch's marginal, and over how many ranks it is spread.
 
-        ``part()`` gives the same for the rows at hand, on all ranks of the group where there is one.
+        ``part()`` gives the same for the current rows, on all ranks of the group where there is one.
         """
 
 

@@ -39,7 +39,7 @@ def measure_epoch_time(
     Args:
         bases: the runs whose loss is replaced; CIFAR-10, N = 2000 on both networks by default.
         losses: what is timed; "ce" is what the others are compared with.
-        epochs: epochs per turn; the first, which warms up, is left out.
+        epochs: epochs per turn; the first, which warms up, is skipped.
         rounds: turns of each loss.
         device: "auto", "cpu" or "cuda".
         compile: whether the network is compiled.
@@ -78,7 +78,7 @@ def epoch_time_view(asked: Asked) -> View:
     """Return the median seconds per epoch of each loss, and how much more than CE that is in per cent."""
     store = asked.store
     path = store.root / "epoch_time.json"
-    columns = ("Network", "Loss", "Median seconds an epoch", "Against CE, %", "Epochs")
+    columns = ("Network", "Loss", "Median seconds per epoch", "Against CE, %", "Epochs")
     caption = "Seconds per epoch of one run, data and augmentation included"
     if not path.exists():
         table = Table(name="epoch-time", caption=f"{caption}: missing.", columns=columns, rows=())

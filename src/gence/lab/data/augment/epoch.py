@@ -178,7 +178,7 @@ class MixDraws(Draws):
     def batches(self, batch_size: int) -> MixDraws:
         """Return the draws of one run's epoch as (steps, batch_size), without the samples of an incomplete last batch.
 
-        Where ``n`` is no multiple of ``batch_size``, split each run's draws first and join them with ``cat`` after.
+        Where ``n`` is not a multiple of ``batch_size``, split each run's draws first and join them with ``cat`` after.
         """
         steps = len(self.lam) // batch_size
         return self._each(lambda tensor: tensor[: steps * batch_size].view(steps, batch_size))

@@ -43,7 +43,7 @@ class TableAddress:
         text: the column of texts.
         label: the column of labels.
         features: the columns that are used; all but the label by default.
-        without: a label whose rows are left out, because they stand for inputs of no class.
+        without: a label whose rows are skipped, because they stand for inputs of no class.
         only: the label whose rows alone are meant.
 
     >>> TableAddress.parse("tickets.csv#label=team&text=message").text
@@ -167,7 +167,7 @@ def with_columns(
     """A source with the columns that options name.
 
     Raises:
-        DataError: columns of something that is no table, or texts and features at once.
+        DataError: columns of something that is not a table, or texts and features at once.
 
     >>> with_columns("tickets.csv", text="message", label="team")
     'tickets.csv#label=team&text=message'
@@ -179,7 +179,7 @@ def with_columns(
     if not is_table(source) and not source.startswith(HUB_PREFIX):
         named = ", ".join("--ood-label" if name == "without" else f"--{name}" for name in given)
         raise DataError(
-            f"data: {named} names columns of a table, and {source} is none ({', '.join(SUFFIXES)}, a folder or "
+            f"data: {named} names columns of a table, but {source} is not a table ({', '.join(SUFFIXES)}, a folder or "
             "zip, or hf:OWNER/NAME)"
         )
     if text is not None and features:
@@ -197,7 +197,9 @@ def frame_source(frame: pd.DataFrame, cache_dir: Path | None = None) -> str:
     try:
         frame.rename(columns=str).to_parquet(buffer, index=False)
     except (ValueError, TypeError, OverflowError) as error:  # pyarrow's own errors are among these
-        raise DataError(f"data: the frame cannot be kept as Parquet ({error}); turn such columns into texts") from error
+        raise DataError(
+            f"data: the frame cannot be saved as Parquet ({error}); turn such columns into texts"
+        ) from error
     data = buffer.getvalue()
     folder = (default_cache_dir() if cache_dir is None else cache_dir) / "frames"
     path = folder / f"frame-{hashlib.sha256(data).hexdigest()[:16]}.parquet"

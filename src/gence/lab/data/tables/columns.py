@@ -33,7 +33,7 @@ class Columns:
         text: the texts; None for a table of numbers and categories.
         numbers: columns of numbers.
         categories: columns of words.
-        unused: columns that are left out.
+        unused: columns that are skipped.
     """
 
     label: str
@@ -84,7 +84,7 @@ def find_columns(address: TableAddress, frame: pd.DataFrame, where: str) -> Colu
         raise DataError(f"label: the column {label!r} is also named as {use}")
     others = [name for name in names if name != label]
     if not others:
-        raise DataError(f"{where} has no column but the labels {label!r}; expected texts or features beside them")
+        raise DataError(f"{where} has no column besides the labels {label!r}; expected texts or features beside them")
     text = address.text
     if text is None and not address.features:
         found = [name for name in others if name.lower() in TEXT_NAMES and numbers_of(frame[name]) is None]
@@ -106,8 +106,8 @@ def _sorted_out(address: TableAddress, frame: pd.DataFrame, label: str, others: 
         elif pd.api.types.is_datetime64_any_dtype(column) or _is_identifier(column):
             if name in address.features:
                 raise DataError(
-                    f"features: the column {name!r} of {where} has another value in nearly every row, or dates; "
-                    "turn it into numbers or categories, or leave it out"
+                    f"features: the column {name!r} of {where} has a different value in nearly every row, or dates; "
+                    "turn it into numbers or categories, or remove it"
                 )
             if _looks_like_text(column):
                 raise DataError(
@@ -125,7 +125,7 @@ def _sorted_out(address: TableAddress, frame: pd.DataFrame, label: str, others: 
 
 
 def numbers_of(column: pd.Series) -> np.ndarray | None:
-    """A column as float64 with NaN where a cell is missing; None if a cell is no number, or all are missing."""
+    """A column as float64 with NaN where a cell is missing; None if a cell is not a number, or all are missing."""
     if pd.api.types.is_bool_dtype(column) or pd.api.types.is_numeric_dtype(column):
         return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
     if pd.api.types.is_datetime64_any_dtype(column) or isinstance(column.dtype, pd.CategoricalDtype):

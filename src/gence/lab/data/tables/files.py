@@ -153,7 +153,7 @@ def _delimiter(text: str, where: str, notes: list[str]) -> tuple[str, list[str]]
         try:
             names[delimiter] = next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [])
         except csv.Error as error:
-            raise DataError(f"{where} cannot be read: its header is no line of CSV ({error})") from error
+            raise DataError(f"{where} cannot be read: its header is not valid CSV ({error})") from error
     if len(names[usual]) < 2:
         other = max(names, key=lambda one: len(names[one]))
         if len(names[other]) > 1:

@@ -28,7 +28,7 @@ HUGE_TEXT = 10_000
 """Characters of a text that no encoder reads to its end."""
 _NEAR = 0.95  # cosine of the trigrams of two texts
 _COMPARED = 20_000  # training texts; with more, only equal texts are found
-_FEW = 20  # rows, below which nothing is said of a column
+_FEW = 20  # rows, below which nothing is reported about a column
 _RARE = 5  # rows of a class, below which test results say little
 _GARBLED = re.compile("\ufffd|Ã[\u0080-\u00bf]|â€|Â[\u00a0-\u00bf]")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
@@ -268,7 +268,7 @@ def _column_notes(train: RowSet) -> Iterator[str]:
         elif gives_away(values[there], labels[there.to_numpy()]):
             yield (
                 f"the column {name!r} alone tells the label of every training row: is it known before the label is? "
-                "Otherwise leave it out, naming the columns to use with --features"
+                "Otherwise choose the columns to use with --features"
             )
 
 

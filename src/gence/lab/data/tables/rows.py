@@ -204,7 +204,7 @@ def _loaded(source: str, state: tuple[Any, ...]) -> RowSplits:
 
 
 def read_rows(source: str) -> RowSplits:
-    """What `load_rows` returns, read anew."""
+    """What `load_rows` returns, read again."""
     address = TableAddress.parse(source)
     notes: list[str] = []
     path = Path(address.path).expanduser()
@@ -266,7 +266,7 @@ def _arrays_of(
 ) -> tuple[Mapping[str, np.ndarray], dict[str, Part]]:
     """The parts of .npz files: X_test and y_test of one file are its test part."""
     if address.text is not None or address.features or address.label is not None:
-        raise DataError(f"{address.path} holds arrays and no columns; leave out --text, --label and --features")
+        raise DataError(f"{address.path} holds arrays and no columns; remove --text, --label and --features")
     found = dict(parts)
     if "test" not in found and "X_test" in first:
         found["test"] = {"X": first["X_test"], **({"y": first["y_test"]} if "y_test" in first else {})}
@@ -275,10 +275,10 @@ def _arrays_of(
 
 
 def _labelled(table: Part, columns: Columns | None, address: TableAddress, where: str) -> tuple[Any, list[str]]:
-    """Contents and labels of one part; the label that stands for no class is left out."""
+    """Contents and labels of one part; the label that stands for no class is skipped."""
     if columns is None:
         if not isinstance(table, Mapping):
-            raise DataError(f"{where} is a table, and the other part is .npz; bring both in one form")
+            raise DataError(f"{where} is a table, and the other part is .npz; use the same format for both")
         content: Any = features_of(table, where)
         if "y" not in table:
             raise DataError(f"{where} has the arrays {', '.join(table)}; expected X and y (and X_test, y_test)")
@@ -288,10 +288,10 @@ def _labelled(table: Part, columns: Columns | None, address: TableAddress, where
         labels = labels_of(pd.Series(y))
     else:
         if not isinstance(table, pd.DataFrame):
-            raise DataError(f"{where} is .npz, and the other part a table; bring both in one form")
+            raise DataError(f"{where} is .npz, and the other part a table; use the same format for both")
         content = content_of(table, columns, where)
         if columns.label not in table.columns:
-            raise DataError(f"{where} has no column {columns.label!r}, which the training part has its labels in")
+            raise DataError(f"{where} has no column {columns.label!r}, which holds the labels in the training part")
         labels = labels_of(table[columns.label])
     problem = missing_labels(labels, where)
     if problem:

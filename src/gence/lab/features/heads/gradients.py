@@ -108,7 +108,7 @@ class StackedLoss:
         return gradient.mul_(1 / rows), losses
 
     def _params(self, name: str, modules: list[list[Any]], priors: Tensor) -> Params:
-        """The runs' own numbers side by side; what all leave at its default is left out."""
+        """The runs' own numbers side by side; parameters that all leave at their default are omitted."""
         found: Params = {}
         for param in ("label_smoothing", *(own for own in loss_info(name).params if own != "prior")):
             table = torch.tensor(
@@ -143,7 +143,7 @@ def criterion(loss: LossSpec, prior: Tensor) -> Any:
     known = ("label_smoothing", *info.params, "weight")
     for param in loss.params:
         if param not in known:
-            raise ValueError(f"loss {loss}: no parameter {param!r} for a run; known: {', '.join(known)}")
+            raise ValueError(f"loss {loss}: unknown parameter {param!r}; known: {', '.join(known)}")
     return create_loss(loss.name, **looked_up(loss, prior))
 
 

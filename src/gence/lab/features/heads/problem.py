@@ -172,7 +172,7 @@ def check_head_recipe(recipe: Recipe) -> None:
     for name, neutral in unused.items():
         if getattr(recipe, name) != neutral:
             raise ValueError(
-                f"recipe.{name} is {getattr(recipe, name)}, which does nothing to features that are embedded already; "
+                f"recipe.{name} is {getattr(recipe, name)}, which has no effect on embedded features; "
                 f"set it to {neutral}, or begin with the recipe for heads"
             )
     if recipe.precision == "bf16":

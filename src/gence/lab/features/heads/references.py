@@ -1,4 +1,4 @@
-"""References that are no loss: what scikit-learn makes of the same features, chosen on the same folds.
+"""References other than losses: what scikit-learn makes of the same features, chosen on the same folds.
 
 Their outputs are logits too: the logarithms of their probabilities, so that everything that judges a network judges
 them.
@@ -26,7 +26,7 @@ temperature that fits the rows held out; centroid: nearest class mean, with logi
 in units of the training rows' own; knn: k nearest neighbours by cosine, k by cross-validation."""
 
 PIXELS = "pixels"
-"""What `affordable_references` is told of images as they are: distances to class means say little there."""
+"""What `affordable_references` is told of raw pixels: distances to class means say little there."""
 
 STRENGTHS = tuple(float(f"{10**e:.4g}") for e in np.linspace(-1, 5, 13))
 """C of scikit-learn's logistic regression, for features whose root mean square norm is 1."""
@@ -46,7 +46,7 @@ _MOST_TREES = 500_000  # rows x classes
 
 
 def affordable_references(problem: HeadProblem, kind: str) -> tuple[str, ...]:
-    """The references for rows that take no longer than what is trained on them: the others are left out.
+    """The references for rows that take no longer than what is trained on them: the others are skipped.
 
     Args:
         problem: the training rows.

@@ -2,7 +2,7 @@
 
 Every loss gets the same trials: points that fill the plane of (log rate, log decay) evenly, the same points for all.
 All folds, trials and losses train together. The trial with the highest accuracy over the held-out rows wins; equal
-accuracies are told apart by the negative log-likelihood, then by the order of the trials.
+equal accuracies are ordered by the negative log-likelihood, then by the order of the trials.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""BatchNorm, the addition of the shortcut and the ReLU as one operation on a GPU; plain layers elsewhere.
+"""BatchNorm, the addition of the shortcut and the ReLU as one operation on a GPU; plain layers otherwise.
 
 `layers` builds networks from it, `norm` is the operation, `launch` and `kernels` are its Triton side.
 """

@@ -16,7 +16,7 @@ d = x - mean,
 
     dbias = sum g,   dweight = rstd sum g d,   dx = weight rstd (g - dbias / M - d rstd dweight / M),   dskip = g.
 
-Two launches: `gradient_sums` and `gradient_apply`. Behind a plain ReLU the sign of y is computed anew from x, which has
+Two launches: `gradient_sums` and `gradient_apply`. Behind a plain ReLU the sign of y is recomputed from x, which has
 to be read anyway; so it is with a second normalised input. With a tensor added, y itself is read. Whatever was added, g
 is written: it is the gradient of that, and spares the second launch all that g was made of.
 """

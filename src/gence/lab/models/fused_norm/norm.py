@@ -222,7 +222,7 @@ class ResidualBlock(nn.Module):
     where shapes change a ``downsample`` of a convolution and a BatchNorm.
 
     Args:
-        block: torchvision's block, whose layers are taken over.
+        block: torchvision's block, whose layers are reused.
         feeds_block: whether another block reads the output, which it does twice.
     """
 

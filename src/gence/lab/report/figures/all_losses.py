@@ -24,7 +24,7 @@ _DOTS_AT, _MEAN_AT = -0.14, 0.2  # rows above and below a loss's line: a mean dr
 
 
 def dots(subject: Subject, quantity: Quantity, section: str, name: str | None = None) -> Iterator[Panel]:
-    """Draw a row a loss: a dot a seed, below them the mean with its 95 % t interval; nothing if no run has a number."""
+    """Draw a row per loss: a dot per seed, below them the mean with its 95 % t interval; nothing if no run has one."""
     found = [list(by_seed(subject.setting.frame, loss, quantity.metric).values()) for loss in subject.losses]
     if not any(found):
         return
@@ -136,7 +136,7 @@ def curves(
 
 
 def risk_coverage(subject: Subject, predictions: Predictions) -> Iterator[Panel]:
-    """Draw the error rate among the most confident test samples against their share, a line a loss."""
+    """Draw the error rate among the most confident test samples against their share, a line per loss."""
     if not predictions:
         return
     figure, ax = new_figure(WIDE, 3.6)
@@ -212,7 +212,7 @@ def against(subject: Subject, whole: pd.DataFrame, column: str, name: str, label
 
 
 def _over_seeds(what: str, said: Sequence[tuple[str, int]]) -> str:
-    """Return means in words with their numbers of seeds, which are said once where all have the same.
+    """Return means in words with their numbers of seeds, which appear once where all have the same.
 
     >>> _over_seeds("Mean Accuracy", [("GenCE 36.1", 2), ("CE 39.6", 4), ("MAE missing", 0)])
     'Mean Accuracy: GenCE 36.1 (2 seeds), CE 39.6 (4 seeds), MAE missing.'
@@ -293,7 +293,7 @@ def _legend(figure: Figure, ax: Axes, subject: Subject) -> None:
 def _like(subject: Subject, whole: pd.DataFrame, column: str) -> pd.DataFrame:
     """Return the rows that differ from a setting in one column, loss and seed alone.
 
-    Each loss may have been tuned anew for each value of the column. Where one has several rates for the same seed and
+    Each loss may have been tuned again for each value of the column. Where one has several rates for the same seed and
     value, those of the setting are taken.
     """
     first = subject.setting.frame.iloc[0]

@@ -35,9 +35,9 @@ def reliability(subject: Subject) -> Iterator[Panel]:
         ax.bar(edges[:-1][filled], accuracy[filled], width, align="edge", color=colour, alpha=0.8, lw=0)
         ax.bar(edges[:-1], 0.3 * share / max(share.max(), 1e-9), width, align="edge", color=INK, alpha=0.35, lw=0)
         ax.plot([0, 1], [0, 1], color=INK, lw=1, ls=":")
-        mended = subject.gathered.tables(loss, "calibrated_reliability")
-        if mended:
-            after, at, reached = pooled_reliability(mended)
+        calibrated = subject.gathered.tables(loss, "calibrated_reliability")
+        if calibrated:
+            after, at, reached = pooled_reliability(calibrated)
             kept = after > 0
             ax.plot(at[kept], reached[kept], "o", color=INK, mfc="none", ms=4, mew=1)
         ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy", aspect="equal")
@@ -45,7 +45,7 @@ def reliability(subject: Subject) -> Iterator[Panel]:
         gap = 100 * float(np.sum((share * (confidence - accuracy))[filled]))
         lean = "overconfident" if gap > 0.5 else "underconfident" if gap < -0.5 else "neither over- nor underconfident"
         seen = f"On average {lean}: confidence minus accuracy is {signed(gap)} points."
-        if mended:
+        if calibrated:
             share = after / max(after.sum(), 1)
             seen += f" After calibration it is {signed(100 * float(np.sum((share * (at - reached))[kept])))}."
         yield _panel("reliability", i, loss, "Reliability diagram", seen, figure)

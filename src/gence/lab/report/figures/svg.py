@@ -186,7 +186,7 @@ class Subject:
         return self.gathered.losses
 
     def class_name(self, k: int) -> str:
-        """Return a class's name, or its number where names are not at hand."""
+        """Return a class's name, or its number where names are not available."""
         return self.classes[k] if k < len(self.classes) else str(k)
 
 

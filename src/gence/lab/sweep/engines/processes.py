@@ -47,7 +47,7 @@ class ProcessEngine:
         count = self.workers or len(gpus)
         if count == 0:
             raise ValueError(
-                'the engine "gpus" found no GPU; use the engine "local", or give workers=N for N processes on the CPU'
+                'the engine "processes" found no GPU; use the engine "local", or workers=N for N processes on the CPU'
             )
         if device not in ("auto", "cpu"):
             from gence.lab.train import check_device
@@ -231,7 +231,7 @@ def _worker(pipe: Connection, gpu: str | None, options: WorkOptions) -> None:
             with contextlib.suppress(OSError):
                 pipe.send(fraction(progress))
 
-    with contextlib.suppress(EOFError, OSError):  # the driver is gone: so is the reason to go on
+    with contextlib.suppress(EOFError, OSError):  # the driver is gone: so is the reason to continue
         while not asked:
             task = pipe.recv()
             try:

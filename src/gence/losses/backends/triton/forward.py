@@ -41,7 +41,7 @@ from gence.losses.backends.triton.layout import (
 )
 from gence.losses.targets import label_counts
 
-_MANY_ROWS = 1 << 20  # from here on a float32 sum of one number a row has lost more digits than the loss may
+_MANY_ROWS = 1 << 20  # from here on a float32 sum of one number per row has lost more digits than the loss may
 
 Saved = tuple[Tensor, Tensor, Tensor]
 

@@ -2,7 +2,7 @@
 
 A row's gradient needs its pull r_j, a sum over the whole row. Each program of a group has its own columns, whose
 coefficients it keeps, and walks down the group's rows. It reads its part of a row, publishes its share of r_j as one
-64-bit word, and goes on to the next row; then the other shares are there, and it writes the gradient of the part that
+64-bit word, and moves to the next row; then the other shares are there, and it writes the gradient of the part that
 it has kept. So the logits are read once and the gradient is written once.
 
 A program waits for the others of its group, so all must be resident: the launch is cooperative. A share is published
@@ -220,7 +220,7 @@ def group_labels(
     z, first, second, share, weight, classes, stats, upstream, pulls, grad, n, stride, K: tl.constexpr,
     KP: tl.constexpr, R: tl.constexpr, MODE: tl.constexpr, HAS_WEIGHT: tl.constexpr, PER_ROW: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradients of R rows' labels anew. ``stride`` counts logits."""
+    """Write the gradients of R rows' labels again. ``stride`` counts logits."""
     rows = tl.program_id(0) * R + tl.arange(0, R)
     row_ok = rows < n
     scale = 1.0

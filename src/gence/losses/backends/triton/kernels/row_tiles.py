@@ -47,7 +47,7 @@ def rows_forward(
 ):  # fmt: skip
     """Row statistics, label counts and column sums; ``PARTIAL`` leaves each program's sums in a slot of its own.
 
-    Unless ``FINISH`` is 0, the last program to be done goes on to what ``finalise`` would do (without an anchor),
+    Unless ``FINISH`` is 0, the last program to finish continues with what ``finalise`` would do (without an anchor),
     ``FINISH`` classes at a time. It finds each program's sum of costs behind the counter: to read those of all rows
     would take one program too long. The sums are made behind the loop over rows, in which they would take registers.
     """
@@ -300,7 +300,7 @@ def long_rows_backward(
     KP: tl.constexpr, ALIGN: tl.constexpr, C: tl.constexpr, MODE: tl.constexpr, HAS_WEIGHT: tl.constexpr,
     SMOOTH: tl.constexpr, PER_ROW: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of the rows from their statistics and the class coefficients; one program a row."""
+    """Gradient of the rows from their statistics and the class coefficients; one program per row."""
     row = tl.program_id(0)
     scalars = classes + VECTORS * KP
     scale = 1.0

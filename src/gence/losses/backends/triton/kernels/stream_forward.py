@@ -72,7 +72,7 @@ def columns(block, base, stride, K: tl.constexpr, PHASES: tl.constexpr, C: tl.co
 
 @triton.jit
 def is_edge(block, K: tl.constexpr, C: tl.constexpr, PHASES: tl.constexpr):
-    """Whether a block of columns may hold ends of rows: then some of its lanes are no columns of their rows."""
+    """Whether a block of columns may hold ends of rows: then some of its lanes are not columns of their rows."""
     edge = block >= K // C
     if PHASES > 1:
         edge = edge | (block == 0)

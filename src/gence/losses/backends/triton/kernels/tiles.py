@@ -209,7 +209,7 @@ def write_label_gradients(
     eps, K: tl.constexpr, KP: tl.constexpr, MODE: tl.constexpr, HAS_WEIGHT: tl.constexpr, SMOOTH: tl.constexpr,
     PER_ROW: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradient anew where a label stands, in columns lo to hi: one logit of a row, or two.
+    """Write the gradient again where a label stands, in columns lo to hi: one logit of a row, or two.
 
     Looking for the label at every logit would cost the kernels of long rows a fifth of their instructions.
     ``pulls`` is each row's tau_j - r_j.
