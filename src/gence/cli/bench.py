@@ -29,7 +29,10 @@ def register(app: typer.Typer) -> None:
     def train(
         models: Annotated[str, typer.Option(help="Train these networks, separated by commas.")] = "vgg19,resnet50",
         data: Annotated[
-            str, typer.Option(help="Name (gence data list), folder or archive of images, or hf:OWNER/NAME.")
+            str,
+            typer.Option(
+                help="Read a named data set (gence data list), a folder or archive of images, or hf:OWNER/NAME."
+            ),
         ] = "cifar10",
         n: Annotated[int, typer.Option(help="Train on this many labels, balanced over the classes.")] = 2000,
         sizes: Annotated[

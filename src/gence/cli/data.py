@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gence.lab.data import CheckReport
 
 _Source = Annotated[
-    str, typer.Argument(help="Name (gence data list), folder or archive of images, hf:OWNER/NAME, or table.")
+    str, typer.Argument(help="Read a named data set (gence data list), a folder or archive, hf:OWNER/NAME, or a table.")
 ]
 _ImageSize = Annotated[
     int | None, typer.Option(help="Resize images to this many pixels. Default: keep them if small, square and uniform.")

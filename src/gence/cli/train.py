@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from gence.lab.train import CohortProgress, TrainedModel
 
 _DATA_HELP = (
-    "Name (gence data list), folder or archive of images (one folder per class), hf:OWNER/NAME, or table (CSV, "
-    "Parquet, .npz)."
+    "Read a named data set (gence data list), a folder or archive of images (one folder per class), hf:OWNER/NAME, "
+    "or a table (CSV, Parquet, .npz)."
 )
 _Ood = Annotated[list[str] | None, typer.Option(help="Out-of-distribution images or rows (repeatable).")]
 _Device = Annotated[str, typer.Option(help="Compute on auto, cpu, cuda or cuda:1.")]
@@ -102,7 +102,7 @@ def register(app: typer.Typer) -> None:
         save: Annotated[Path | None, typer.Option(help="Write the trained network to this file (safetensors).")] = None,
         store: Annotated[
             Path | None,
-            typer.Option(help="Keep the record in this folder; a run that is recorded there is shown, not repeated."),
+            typer.Option(help="Keep the records in this folder; a run that is recorded there is shown, not repeated."),
         ] = None,
         log: Annotated[
             str | None,
@@ -200,7 +200,7 @@ def register(app: typer.Typer) -> None:
         folder: Annotated[
             Path, typer.Argument(help="A folder or archive of images, subfolders included; or a table of new rows.")
         ],
-        out: Annotated[Path, typer.Option(help="The CSV file to write.")] = Path("predictions.csv"),
+        out: Annotated[Path, typer.Option(help="Write the predictions to this CSV file.")] = Path("predictions.csv"),
         offset: Annotated[bool, typer.Option("--offset", help="Add the marginal offset to the logits first.")] = False,
         calibrated: _Calibrated = False,
         device: _Device = "auto",
@@ -235,7 +235,7 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def export(
         model: _ModelFile,
-        out: Annotated[Path, typer.Argument(help="The file to write: .onnx, or .pt2 for torch.export.")],
+        out: Annotated[Path, typer.Argument(help="Write to this file: .onnx, or .pt2 for torch.export.")],
         offset: Annotated[bool, typer.Option("--offset", help="Add the marginal offset to the logits first.")] = False,
         calibrated: _Calibrated = False,
     ) -> None:

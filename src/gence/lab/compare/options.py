@@ -110,8 +110,8 @@ class CompareOptions:
         default="digits",
         metadata=_shown(
             str,
-            "Name (gence data list), folder or archive of images (one folder per class), hf:OWNER/NAME, or table (CSV, "
-            "Parquet, .npz).",
+            "Read a named data set (gence data list), a folder or archive of images (one folder per class), "
+            "hf:OWNER/NAME, or a table (CSV, Parquet, .npz).",
         ),
     )
     text: str | None = field(

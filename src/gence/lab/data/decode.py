@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 Size = int | tuple[int, int]
-"""The size to bring images to: the side of a square, or (height, width)."""
+"""The size to resize images to: the side of a square, or (height, width)."""
 
 MAX_PIXELS = 2**26  # of one image before it is resized; a small file can claim to be enormous
 _LARGE = 2**22  # pixels above which only two images are decoded at once, however many threads there are

@@ -153,7 +153,7 @@ class Quantity:
         return f"{self.scaled(value):{'+' if sign else ''}.{self.digits}f}".replace("-", "−")
 
     def best(self, means: Mapping[str, float]) -> tuple[str, ...]:
-        """Return whose mean is the best: several where what is printed is the same, none where there is no number.
+        """Return whose mean is the best: several where what is printed is the same, none without numbers.
 
         >>> ACCURACY.best({"gence": 0.6121, "ce": 0.6119, "mae": 0.5})
         ('gence', 'ce')
