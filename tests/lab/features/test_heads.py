@@ -72,6 +72,21 @@ def test_every_loss_as_a_plain_loop_trains_it(recipe: Recipe) -> None:
         assert not trained.diverged
 
 
+@pytest.mark.parametrize("nesterov", [True, False])
+def test_weights_moved_in_one_pass(monkeypatch: pytest.MonkeyPatch, nesterov: bool) -> None:
+    rows = problem(D=13)
+    recipe = QUICK.replace(nesterov=nesterov)
+    runs = [
+        HeadRun(loss=LossSpec.parse(text), recipe=recipe.replace(lr=rate, weight_decay=decay), seed=seed)
+        for text in ("ce", "gence") for rate, decay in ((0.5, 0.01), (0.5, 0.01), (0.2, 0.0)) for seed in (0, 3)
+    ]  # fmt: skip
+    apart = train_heads([rows], runs)
+    monkeypatch.setattr("gence.lab.features.heads.training._WORTH_A_CALL", 1)
+    for run, usual, fused in zip(runs, apart, train_heads([rows], runs), strict=True):
+        torch.testing.assert_close(fused.head.tensors["weight"], usual.head.tensors["weight"], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(fused.head.tensors["weight"], plain_loop(rows, run), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("full_batch", [False, True])
 @pytest.mark.parametrize("head", ["linear", "mlp", "cosine"])
 def test_together_as_alone_and_the_same_each_time(head: str, full_batch: bool) -> None:

@@ -1,9 +1,10 @@
 """The losses of many runs at once, and their gradients with respect to the logits: the usual ones by hand.
 
-Runs stand in groups: the M runs of a group share their batches. So logits are (G, B, M, K), and one operation serves
-all of them. Closed forms are those of the losses' docstrings; a registry loss without one here is differentiated by
-autograd. Either way what is computed is the registry's loss, with reduction "mean". Over 300 lines because all closed
-forms stand in one place.
+Runs stand in groups: the M runs of a group share their batches. So logits are (G, M, K, B), and one operation serves
+all of them; rows come last, because operations over few classes are several times as fast across them as along them.
+Closed forms are those of the losses' docstrings; a registry loss without one here is differentiated by autograd. Either
+way what is computed is the registry's loss, with reduction "mean". Over 300 lines because all closed forms stand in one
+place.
 """
 
 from __future__ import annotations
@@ -25,18 +26,19 @@ from gence.losses import create_loss, loss_info
 class _Batch:
     """What the runs of one loss have in common: a slice of M."""
 
-    z: Tensor  # (G, B, m, K)
-    log_p: Tensor  # (G, B, m, K)
-    p: Tensor  # (G, B, m, K)
-    target: Tensor  # (G, B, m or 1, K); smoothed where the runs smooth
-    label: Tensor  # (G, B, m, 1)
+    z: Tensor  # (G, m, K, B)
+    log_p: Tensor  # (G, m, K, B)
+    p: Tensor  # (G, m, K, B)
+    target: Tensor  # (G, m or 1, K, B); smoothed where the runs smooth
+    gap: Tensor  # (G, m, K, B): p - target; the formulas leave their gradient here
+    label: Tensor  # (G, m, 1, B)
     smooth: bool
     modules: list[list[Any]]  # the registry's losses, G lists of m
 
 
-Params = dict[str, Tensor]  # by name: (G, 1, m, 1), and priors (G, 1, m, K)
-_Found = tuple[Tensor, Callable[[], Tensor]]
-"""Gradient (G, B, m, K), B times that of the mean, and a function that returns the means (G, m)."""
+Params = dict[str, Tensor]  # by name: (G, m, 1, 1), and priors (G, m, K, 1)
+_Values = Callable[[], Tensor]
+"""Of a formula: a function that returns the means (G, m). It leaves B times their gradient in `gap`."""
 
 
 class StackedLoss:
@@ -55,7 +57,7 @@ class StackedLoss:
         if any(group != names[0] for group in names):
             raise ValueError("losses: every group must have the same losses in the same order")
         self.num_classes = priors.shape[1]
-        self.parts: list[tuple[slice, Callable[..., _Found], Params, list[list[Any]]]] = []
+        self.parts: list[tuple[slice, Callable[..., _Values], Params, list[list[Any]]]] = []
         start = 0
         for name, same in itertools.groupby(names[0]):
             where = slice(start, start + len(list(same)))
@@ -65,8 +67,6 @@ class StackedLoss:
             weighted = any("weight" in loss.params for group in kept for loss in group)
             formula = _by_autograd if weighted else _BY_HAND.get(name, _by_autograd)
             self.parts.append((where, formula, self._params(name, modules, priors), modules))
-        # With one loss for all there is nothing to cut and nothing to put together again.
-        self.whole = len(self.parts) == 1
 
     def __call__(
         self, z: Tensor, labels: Tensor, *, anchor_share: Tensor | None = None, values: bool = True
@@ -83,29 +83,30 @@ class StackedLoss:
             (G, B, M, K), and (G, M) or None.
         """
         rows, K = z.shape[1], self.num_classes
-        # Over so few classes, torch's own log_softmax takes as long as a product of matrices.
-        log_p = z - z.amax(3, keepdim=True)
+        z = z.permute(0, 2, 3, 1).contiguous()  # (G, M, K, B); for linear heads it is that already
+        log_p = z - z.amax(2, keepdim=True)
         p = log_p.exp()
-        total = p.sum(3, keepdim=True)
+        total = p.sum(2, keepdim=True)
         p /= total
-        log_p -= total.log()
-        label = labels[:, :, None, None]
-        one_hot = torch.zeros(*labels.shape, 1, K, dtype=z.dtype).scatter_(3, label, 1.0)
-        gradient = torch.empty_like(z)
-        losses = z.new_empty(z.shape[0], z.shape[2]) if values else None
+        log_p -= total.log_()
+        label = labels[:, None, None]  # (G, 1, 1, B)
+        one_hot = torch.zeros(len(z), 1, K, rows, dtype=z.dtype).scatter_(2, label, 1.0)
+        gradient = p - one_hot
+        losses = z.new_empty(z.shape[:2]) if values else None
         for where, formula, params, modules in self.parts:
             if anchor_share is not None and "anchor" in params:
-                params = {**params, "anchor": params["anchor"] * anchor_share[:, None, where, None]}
+                params = {**params, "anchor": params["anchor"] * anchor_share[:, where, None, None]}
             smoothing = params.get("label_smoothing")
             target = one_hot if smoothing is None else one_hot * (1 - smoothing) + smoothing / K
-            mine_z, mine_log_p, mine_p = (part if self.whole else part[:, :, where] for part in (z, log_p, p))
-            wide = label.expand(-1, -1, where.stop - where.start, 1)
-            batch = _Batch(mine_z, mine_log_p, mine_p, target, wide, smoothing is not None, modules)
-            found, value = formula(batch, params)
-            gradient[:, :, where] = found
+            mine_z, mine_log_p, mine_p, gap = (part[:, where] for part in (z, log_p, p, gradient))
+            if smoothing is not None:
+                torch.sub(mine_p, target, out=gap)
+            wide = label.expand(-1, where.stop - where.start, -1, -1)
+            batch = _Batch(mine_z, mine_log_p, mine_p, target, gap, wide, smoothing is not None, modules)
+            value = formula(batch, params)
             if losses is not None:
                 losses[:, where] = value()
-        return gradient.mul_(1 / rows), losses
+        return gradient.mul_(1 / rows).permute(0, 3, 1, 2), losses
 
     def _params(self, name: str, modules: list[list[Any]], priors: Tensor) -> Params:
         """The runs' own numbers side by side; parameters that all leave at their default are omitted."""
@@ -115,7 +116,7 @@ class StackedLoss:
                 [[float(getattr(module, param)) for module in group] for group in modules], dtype=priors.dtype
             )
             if param not in ("label_smoothing", "anchor") or bool(table.any()):
-                found[param] = table[:, None, :, None]
+                found[param] = table[:, :, None, None]
         given = [[getattr(module, "prior", None) is not None for module in group] for group in modules]
         if any(any(group) for group in given):
             found["prior"] = torch.stack(
@@ -123,8 +124,8 @@ class StackedLoss:
                     torch.stack([prior if module.prior is None else module.prior for module in group])
                     for group, prior in zip(modules, priors, strict=True)
                 ]
-            )[:, None].to(priors.dtype)
-            found["has_prior"] = torch.tensor(given)[:, None, :, None]
+            )[..., None].to(priors.dtype)
+            found["has_prior"] = torch.tensor(given)[:, :, None, None]
         return found
 
 
@@ -149,144 +150,144 @@ def criterion(loss: LossSpec, prior: Tensor) -> Any:
 
 def _separable(
     cost: Callable[[Tensor, Params], Tensor], slope: Callable[[Tensor, Params], Tensor]
-) -> Callable[[_Batch, Params], _Found]:
+) -> Callable[[_Batch, Params], _Values]:
     """A loss that is ``cost(log p_k)`` for class k; `slope` is minus its derivative by log p_k."""
 
-    def formula(batch: _Batch, params: Params) -> _Found:
+    def formula(batch: _Batch, params: Params) -> _Values:
         if batch.smooth:
             pull = batch.target * slope(batch.log_p, params)
-            gradient = batch.p * pull.sum(3, keepdim=True) - pull
-            return gradient, lambda: (batch.target * cost(batch.log_p, params)).sum(3).mean(1)
-        log_p = batch.log_p.gather(3, batch.label)
-        gradient = (batch.p - batch.target).mul_(slope(log_p, params))
-        return gradient, lambda: cost(log_p, params).squeeze(3).mean(1)
+            torch.mul(batch.p, pull.sum(2, keepdim=True), out=batch.gap).sub_(pull)
+            return lambda: (batch.target * cost(batch.log_p, params)).sum(2).mean(2)
+        log_p = batch.log_p.gather(2, batch.label)
+        batch.gap.mul_(slope(log_p, params))
+        return lambda: cost(log_p, params).squeeze(2).mean(2)
 
     return formula
 
 
-def _cross_entropy(batch: _Batch, _: Params) -> _Found:
+def _cross_entropy(batch: _Batch, _: Params) -> _Values:
     """-log p_y: p - t."""
-    return batch.p - batch.target, lambda: -(batch.target * batch.log_p).sum(3).mean(1)
+    return lambda: -(batch.target * batch.log_p).sum(2).mean(2)
 
 
-def _logit_adjusted(batch: _Batch, params: Params) -> _Found:
+def _logit_adjusted(batch: _Batch, params: Params) -> _Values:
     """Cross-entropy of z + tau log prior."""
     if "prior" not in params:
         return _cross_entropy(batch, params)
     shift = torch.where(params["has_prior"], params["tau"] * params["prior"].log(), 0.0)
-    log_p = (batch.z + shift).log_softmax(3)
-    return log_p.exp() - batch.target, lambda: -(batch.target * log_p).sum(3).mean(1)
+    log_p = (batch.z + shift).log_softmax(2)
+    torch.sub(log_p.exp(), batch.target, out=batch.gap)
+    return lambda: -(batch.target * log_p).sum(2).mean(2)
 
 
-def _brier(batch: _Batch, _: Params) -> _Found:
+def _brier(batch: _Batch, _: Params) -> _Values:
     """sum_k p_k^2 - 2 p_y + 1: 2 p (e - sum_m p_m e_m) with e = p - t."""
-    pe = batch.p * (batch.p - batch.target)
-    gradient = torch.sub(pe, batch.p * pe.sum(3, keepdim=True)).mul_(2)
-    return gradient, lambda: (batch.p * (batch.p - 2 * batch.target)).sum(3).mean(1) + 1
+    batch.gap.sub_((batch.p * batch.gap).sum(2, keepdim=True)).mul_(batch.p).mul_(2)
+    return lambda: (batch.p * (batch.p - 2 * batch.target)).sum(2).mean(2) + 1
 
 
-def _gence(batch: _Batch, params: Params) -> _Found:
-    """-log p_y + log S_y + anchor KL(prior || S/n), S the batch's summed predictions.
+def _gence(batch: _Batch, params: Params) -> _Values:
+    """-log p_y + log S_y + anchor KL(prior || S/n), S the batch's summed predictions: p - t + p T/S - p sum_k p T/S.
 
     p_jk T_k / S_k is T_k times the softmax of log p over the batch: T / S is never formed.
     """
-    rows = batch.p.shape[1]
-    mass = batch.target.sum(1, keepdim=True)  # (G, 1, m or 1, K)
+    rows = batch.p.shape[3]
+    mass = batch.target.sum(3, keepdim=True)  # (G, m or 1, K, 1)
     prior = mass / rows
     if "prior" in params:
         prior = torch.where(params["has_prior"], params["prior"], prior)
     pulled = mass - params["anchor"] * rows * prior if "anchor" in params else mass
-    log_s = batch.log_p.logsumexp(1, keepdim=True)  # (G, 1, m, K)
-    share = (batch.log_p - log_s).exp_().mul_(pulled)  # p T / S
-    gradient = batch.p * (1 - share.sum(3, keepdim=True))
-    gradient.add_(share).sub_(batch.target)
+    share = batch.log_p.softmax(3).mul_(pulled)  # p T / S, (G, m, K, B)
+    batch.gap.addcmul_(batch.p, share.sum(2, keepdim=True), value=-1).add_(share)
 
     def value() -> Tensor:
-        found = (batch.target * (log_s - batch.log_p)).sum(3).mean(1)
+        log_s = batch.log_p.logsumexp(3, keepdim=True)  # (G, m, K, 1)
+        found = (batch.target * (log_s - batch.log_p)).sum(2).mean(2)
         if "anchor" in params:
-            kl = (torch.xlogy(prior, prior) + prior * (math.log(rows) - log_s)).sum(3)
-            found = found + (params["anchor"].squeeze(3) * kl).squeeze(1)
+            kl = (torch.xlogy(prior, prior) + prior * (math.log(rows) - log_s)).sum(2)
+            found = found + (params["anchor"].squeeze(3) * kl).squeeze(2)
         return found
 
-    return gradient, value
+    return value
 
 
-def _mdca(batch: _Batch, params: Params) -> _Found:
+def _mdca(batch: _Batch, params: Params) -> _Values:
     """Cross-entropy and beta mean_k |mean_j p_jk - mean_j t_jk|, whose slope by p is a sign for each class."""
-    gap = (batch.p - batch.target).mean(1, keepdim=True)  # (G, 1, m, K)
-    pull = params["beta"] / batch.p.shape[3] * gap.sign()
-    gradient = batch.p * (1 + pull - (batch.p * pull).sum(3, keepdim=True)) - batch.target
+    mean = batch.gap.mean(3, keepdim=True)  # (G, m, K, 1)
+    pull = params["beta"] / batch.p.shape[2] * mean.sign()
+    batch.gap.add_(batch.p * (pull - (batch.p * pull).sum(2, keepdim=True)))
 
     def value() -> Tensor:
-        plain = -(batch.target * batch.log_p).sum(3).mean(1)
-        return plain + (params["beta"] * gap.abs().mean(3, keepdim=True))[:, 0, :, 0]
+        plain = -(batch.target * batch.log_p).sum(2).mean(2)
+        return plain + (params["beta"] * mean.abs().mean(2, keepdim=True)).squeeze(3).squeeze(2)
 
-    return gradient, value
+    return value
 
 
-def _squentropy(batch: _Batch, _: Params) -> _Found:
+def _squentropy(batch: _Batch, _: Params) -> _Values:
     """Cross-entropy and the mean square of the other classes' logits."""
-    pull = batch.z * ((1 - batch.target) / max(batch.z.shape[3] - 1, 1))
-    gradient = batch.p - batch.target + 2 * pull
-    return gradient, lambda: (batch.z * pull - batch.target * batch.log_p).sum(3).mean(1)
+    pull = batch.z * ((1 - batch.target) / max(batch.z.shape[2] - 1, 1))
+    batch.gap.add_(pull, alpha=2)
+    return lambda: (batch.z * pull - batch.target * batch.log_p).sum(2).mean(2)
 
 
-def _mbls(batch: _Batch, params: Params) -> _Found:
+def _mbls(batch: _Batch, params: Params) -> _Values:
     """Cross-entropy and alpha sum_k max(0, max z - z_k - margin); classes that tie for the maximum share its slope."""
-    top = batch.z.amax(3, keepdim=True)
+    top = batch.z.amax(2, keepdim=True)
     over = top - batch.z - params["margin"]
     active, largest = (over > 0).to(batch.z.dtype), (batch.z == top).to(batch.z.dtype)
-    moved = active.sum(3, keepdim=True) * largest / largest.sum(3, keepdim=True) - active
-    gradient = batch.p - batch.target + params["alpha"] * moved
+    moved = active.sum(2, keepdim=True) * largest / largest.sum(2, keepdim=True) - active
+    batch.gap.add_(params["alpha"] * moved)
 
     def value() -> Tensor:
-        penalty = params["alpha"] * over.clamp_min(0).sum(3, keepdim=True)
-        return (penalty.squeeze(3) - (batch.target * batch.log_p).sum(3)).mean(1)
+        penalty = params["alpha"] * over.clamp_min(0).sum(2, keepdim=True)
+        return (penalty.squeeze(2) - (batch.target * batch.log_p).sum(2)).mean(2)
 
-    return gradient, value
+    return value
 
 
-def _logit_norm(batch: _Batch, params: Params) -> _Found:
+def _logit_norm(batch: _Batch, params: Params) -> _Values:
     """Cross-entropy of u / tau with u = z / |z|: what lies along u moves nothing."""
-    length = batch.z.norm(dim=3, keepdim=True)
+    length = batch.z.norm(dim=2, keepdim=True)
     length = length.masked_fill(length == 0, 1.0)
     unit = batch.z / length
-    log_p = (unit / params["tau"]).log_softmax(3)
+    log_p = (unit / params["tau"]).log_softmax(2)
     pull = log_p.exp() - batch.target
-    gradient = (pull - unit * (unit * pull).sum(3, keepdim=True)) / (params["tau"] * length)
-    return gradient, lambda: -(batch.target * log_p).sum(3).mean(1)
+    torch.sub(pull, unit * (unit * pull).sum(2, keepdim=True), out=batch.gap).div_(params["tau"] * length)
+    return lambda: -(batch.target * log_p).sum(2).mean(2)
 
 
-def _dual_focal(batch: _Batch, params: Params) -> _Found:
+def _dual_focal(batch: _Batch, params: Params) -> _Values:
     """-m^g log p_y with m = 1 - p_y + p_j: two classes pull, and p carries it to the others."""
     if batch.smooth:  # every class has a p_j of its own
         return _by_autograd(batch, params)
-    gamma, u = params["gamma"], -batch.log_p.gather(3, batch.label)  # (G, B, m, 1)
+    gamma, u = params["gamma"], -batch.log_p.gather(2, batch.label)  # (G, m, 1, B)
     order = batch.log_p.masked_fill(batch.log_p >= -u, -torch.inf)
-    log_p_j, j = order.max(3, keepdim=True)
+    log_p_j, j = order.max(2, keepdim=True)
     p_j = log_p_j.exp()  # 0 where no class is below
     miss = -(-u).expm1() + p_j
     size = miss**gamma
     slope = gamma * size * u / miss.clamp_min(torch.finfo(u.dtype).tiny)
     pull, against = size + slope * (-u).exp(), slope * p_j
     gradient = batch.p * (pull - against)
-    gradient.scatter_add_(3, batch.label, -pull).scatter_add_(3, j, against)
-    return gradient, lambda: (size * u).squeeze(3).mean(1)
+    batch.gap.copy_(gradient.scatter_add_(2, batch.label, -pull).scatter_add_(2, j, against))
+    return lambda: (size * u).squeeze(2).mean(2)
 
 
-def _by_autograd(batch: _Batch, _: Params) -> _Found:
+def _by_autograd(batch: _Batch, _: Params) -> _Values:
     """Any other loss of the registry, a run at a time."""
     with torch.enable_grad():
         z = batch.z.detach().requires_grad_()
-        labels = batch.label[:, :, 0, 0]
+        labels = batch.label[:, 0, 0]
         losses = [
-            module.to(z.dtype)(z[g, :, m], labels[g])
+            module.to(z.dtype)(z[g, m].mT, labels[g])
             for g, group in enumerate(batch.modules)
             for m, module in enumerate(group)
         ]
         (gradient,) = torch.autograd.grad(torch.stack(losses).sum(), z)
     values = torch.stack(losses).detach().reshape(len(batch.modules), -1)
-    return gradient * batch.z.shape[1], lambda: values
+    batch.gap.copy_(gradient).mul_(batch.z.shape[3])
+    return lambda: values
 
 
 def _focal_cost(log_p: Tensor, params: Params) -> Tensor:
@@ -301,7 +302,7 @@ def _focal_slope(log_p: Tensor, params: Params) -> Tensor:
     return miss**gamma * (1 + gamma * log_p.exp() * ratio)
 
 
-_BY_HAND: dict[str, Callable[..., _Found]] = {
+_BY_HAND: dict[str, Callable[..., _Values]] = {
     "ce": _cross_entropy,
     "gence": _gence,
     "logit_adjusted": _logit_adjusted,

@@ -95,7 +95,7 @@ def _contrast_stage(
     temperature = torch.tensor([[_temperature(runs[i].loss) for i in group] for group in cohort])
     stack = create_stack("mlp", seeds, len(cohort[0]), rows.width, WIDTH, False, torch.float32)
     rates = per_step([[learning_rates(each, steps) for each in group] for group in recipes])
-    mover = Momentum(stack, recipe, torch.tensor([[each.weight_decay for each in group] for group in recipes]))
+    mover = Momentum(stack, recipes)
     for epoch in range(recipe.epochs):
         order = torch.stack(
             [order_of(len(problem), B * steps, seed, epoch) for problem, seed in zip(own, seeds, strict=True)]

@@ -7,7 +7,7 @@ Weights that read features are (G, D, M * width), so that the logits of all runs
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -41,6 +41,10 @@ class Parameter:
         return numbers.repeat_interleave(repeat, 1)[:, None].to(self.values.dtype)
 
 
+Gradients = Iterable[Tensor]
+"""Of one parameter: a tensor (G, rows, M * width), or one for each group in turn."""
+
+
 class Stack(Protocol):
     """Heads of one kind."""
 
@@ -54,8 +58,12 @@ class Stack(Protocol):
         """Gradients of the parameters, from those of the last logits."""
         ...
 
+    def gradients(self, x: Tensor, dz: Tensor) -> dict[str, Gradients]:
+        """The same by groups, (rows, M * width) each."""
+        return dict(self.backward(x, dz))
 
-class LinearStack:
+
+class LinearStack(Stack):
     """Linear heads. They begin at zero, which for a linear head is as good as any place: it breaks no symmetry.
 
     In memory features come last in the weights, and rows in the logits: products of matrices whose last dimension is
@@ -77,14 +85,20 @@ class LinearStack:
 
     def backward(self, x: Tensor, dz: Tensor) -> dict[str, Tensor]:
         """Gradients of weight and bias."""
+        return {name: whole(gradient) for name, gradient in self.gradients(x, dz).items()}
+
+    def gradients(self, x: Tensor, dz: Tensor) -> dict[str, Gradients]:
+        """The same; a group's gradient of the weight is computed when it is asked for."""
         flat = dz.reshape(*dz.shape[:2], self.M * self.K)
-        found = {"weight": products(flat.mT, x.mT).mT}
+        found: dict[str, Gradients] = {
+            "weight": (product(left.mT, right.mT).mT for left, right in zip(flat, x, strict=True))
+        }
         if "bias" in self.parameters:
             found["bias"] = flat.sum(1, keepdim=True)
         return found
 
 
-class MLPStack:
+class MLPStack(Stack):
     """Heads with one hidden layer of ReLUs; PyTorch's initialisation, drawn from each run's seed."""
 
     def __init__(self, seeds: Sequence[int], M: int, D: int, K: int, bias: bool, dtype: torch.dtype) -> None:
@@ -122,7 +136,7 @@ class MLPStack:
     def backward(self, x: Tensor, dz: Tensor) -> dict[str, Tensor]:
         """Gradients of both layers."""
         G, B = x.shape[:2]
-        flat = dz.view(G, B, self.M * self.K)
+        flat = dz.reshape(G, B, self.M * self.K)
         outer = _runs_first(flat, self.M)  # (G * M, B, K)
         back = torch.bmm(outer, _runs_first(self.parameters["weight"].values, self.M).mT)
         back.mul_(self._active > 0)
@@ -137,7 +151,7 @@ class MLPStack:
         return found
 
 
-class CosineStack:
+class CosineStack(Stack):
     """Cosines between features and class vectors, times a learnt scale; class vectors are drawn from each run's seed.
 
     The scale is kept as its logarithm.
@@ -167,7 +181,7 @@ class CosineStack:
         """Gradients of class vectors and scale."""
         scale = self.parameters["log_scale"].values.exp()
         found = {"log_scale": (dz * self._cosine).sum(3).sum(1, keepdim=True) * scale}
-        flat = (dz * scale[..., None]).view(*dz.shape[:2], self.M * self.K)
+        flat = (dz * scale[..., None]).reshape(*dz.shape[:2], self.M * self.K)
         along = products(_unit(x).mT, flat.mT)
         along -= self._direction * (self._direction * along).sum(1, keepdim=True)
         found["weight"] = along / self._norm
@@ -180,10 +194,28 @@ def products(left: Tensor, right: Tensor) -> Tensor:
     In float32 on a CPU by oneDNN where torch has it: on matrices of this size it is up to twice as fast as the BLAS
     behind `torch.bmm`.
     """
-    if not _HAS_ONEDNN or left.dtype is not torch.float32 or left.device.type != "cpu":
+    if not _by_onednn(left):
         return torch.bmm(left, right.mT)
-    linear = torch.ops.mkldnn._linear_pointwise
-    found = [linear(a, b, None, "none", [], "") for a, b in zip(left, right, strict=True)]
+    return whole([product(a, b) for a, b in zip(left, right, strict=True)])
+
+
+def product(left: Tensor, right: Tensor) -> Tensor:
+    """(a, c) of (a, b) and (b, c) given as its transpose (c, b)."""
+    if not _by_onednn(left):
+        return torch.mm(left, right.mT)
+    found: Tensor = torch.ops.mkldnn._linear_pointwise(left, right, None, "none", [], "")
+    return found
+
+
+def _by_onednn(values: Tensor) -> bool:
+    return _HAS_ONEDNN and values.dtype is torch.float32 and values.device.type == "cpu"
+
+
+def whole(values: Gradients) -> Tensor:
+    """Groups' tensors as one."""
+    if isinstance(values, Tensor):
+        return values
+    found = list(values)
     return found[0][None] if len(found) == 1 else torch.stack(found)
 
 

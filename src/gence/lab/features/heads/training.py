@@ -10,7 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
+from dataclasses import dataclass
+from itertools import groupby, pairwise
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ from gence.lab.features.heads.problem import (
     collected,
     rotates,
 )
-from gence.lab.features.heads.stacks import CosineStack, LinearStack, MLPStack, create_stack
+from gence.lab.features.heads.stacks import CosineStack, Gradients, LinearStack, MLPStack, create_stack, whole
 from gence.lab.spec import Recipe, anchor_shares, learning_rates, stream
 from gence.losses import prior_divergence
 
@@ -123,28 +124,42 @@ def cohorts(problems: Sequence[HeadProblem], runs: Sequence[HeadRun]) -> list[li
 class Momentum:
     """SGD with momentum, or AdamW; each run has a rate and a decay of its own."""
 
-    def __init__(self, stack: LinearStack | MLPStack | CosineStack, recipe: Recipe, decay: Tensor) -> None:
-        self.stack, self.recipe = stack, recipe
+    def __init__(self, stack: LinearStack | MLPStack | CosineStack, recipes: list[list[Recipe]]) -> None:
+        self.stack, self.recipe = stack, recipes[0][0]
+        decay = torch.tensor([[each.weight_decay for each in group] for group in recipes])
         self.decay = {name: own.per_run(decay) for name, own in stack.parameters.items()}
         self.first = {name: torch.zeros_like(own.values) for name, own in stack.parameters.items()}
         self.second = {name: torch.zeros_like(own.values) for name, own in stack.parameters.items()}
+        self.fused: list[list[_Fused]] = []  # of "weight", per group
+        sgd = self.recipe.optimizer == "sgd" and self.recipe.momentum > 0
+        if _HAS_FUSED and sgd and isinstance(stack, LinearStack):  # whose runs lie one after the other in memory
+            weights = stack.parameters["weight"].values
+            together = zip(weights, self.first["weight"], recipes, strict=True)
+            found = [_Fused.of(values, moved, own) for values, moved, own in together]
+            if weights[0].numel() >= _WORTH_A_CALL * max(len(parts) for parts in found):
+                self.fused = found
         self.steps = 0
 
-    def step(self, gradients: dict[str, Tensor], rate: Tensor) -> None:
+    def step(self, gradients: dict[str, Gradients], rate: Tensor) -> None:
         """Move the weights; `rate` is (G, M)."""
         self.steps += 1
-        for name, gradient in gradients.items():
-            own = self.stack.parameters[name]
-            rates = own.per_run(rate)
+        for name, groups in gradients.items():
+            if name == "weight" and self.fused:
+                for parts, gradient, rates in zip(self.fused, groups, rate.tolist(), strict=True):
+                    for part in parts:
+                        part.step(gradient.mT, rates[part.run], self.recipe)
+                continue
+            gradient, own = whole(groups), self.stack.parameters[name]
+            per_run = own.per_run(rate)
             if self.recipe.optimizer == "adamw":
-                self._adamw(name, gradient, rates)
+                self._adamw(name, gradient, per_run)
                 continue
             if own.decays:
                 gradient.addcmul_(own.values, self.decay[name])
             moved = self.first[name].mul_(self.recipe.momentum).add_(gradient)
             if self.recipe.nesterov:
                 moved = gradient.add_(moved, alpha=self.recipe.momentum)
-            own.values.addcmul_(moved, rates, value=-1)
+            own.values.addcmul_(moved, per_run, value=-1)
 
     def _adamw(self, name: str, gradient: Tensor, rates: Tensor) -> None:
         own = self.stack.parameters[name]
@@ -154,6 +169,45 @@ class Momentum:
         second = self.second[name].mul_(0.999).addcmul_(gradient, gradient, value=0.001)
         size = (second / (1 - 0.999**self.steps)).sqrt_().add_(1e-8)
         own.values.sub_(first / size * (rates / (1 - 0.9**self.steps)))
+
+
+_HAS_FUSED = hasattr(torch, "_fused_sgd_")
+_WORTH_A_CALL = 4096  # weights: with fewer per call, a few operations for all runs at once are faster
+
+
+@dataclass(frozen=True, eq=False)
+class _Fused:
+    """Neighbouring runs of a group with one rate and decay, moved in one pass over memory instead of five.
+
+    Attributes:
+        run: the first of them.
+        rows: of the group's weights (M * K, D).
+        values: those weights, and what they moved last.
+    """
+
+    run: int
+    rows: slice
+    values: tuple[Tensor, Tensor]
+    decay: float
+
+    @classmethod
+    def of(cls, weights: Tensor, moved: Tensor, recipes: list[Recipe]) -> list[_Fused]:
+        """The parts of a group's weights (D, M * K)."""
+        width, found, start = weights.shape[1] // len(recipes), [], 0
+        for recipe, same in groupby(recipes):
+            stop = start + len(list(same))
+            rows = slice(start * width, stop * width)
+            found.append(cls(start, rows, (weights.mT[rows], moved.mT[rows]), recipe.weight_decay))
+            start = stop
+        return found
+
+    def step(self, gradient: Tensor, rate: float, recipe: Recipe) -> None:
+        """Move the weights by the group's gradient (M * K, D)."""
+        weights, moved = self.values
+        torch._fused_sgd_(
+            [weights], [gradient[self.rows]], [moved], weight_decay=self.decay, momentum=recipe.momentum, lr=rate,
+            dampening=0.0, nesterov=recipe.nesterov, maximize=False, is_first_step=False,
+        )  # fmt: skip
 
 
 def _train(
@@ -170,11 +224,12 @@ def _train(
     stack = create_stack(first.head, seeds, M, rows.width, K, recipe.head_bias, torch.float32)
     loss = StackedLoss([[runs[i].loss for i in group] for group in cohort], priors)
     recipes = [[runs[i].recipe for i in group] for group in cohort]
-    rates = per_step([[learning_rates(each, steps) for each in group] for group in recipes])  # (steps, G, M)
+    planned = {each: learning_rates(each, steps) for each in {each for group in recipes for each in group}}
+    rates = per_step([[planned[each] for each in group] for group in recipes])  # (steps, G, M)
     shares = None
     if any(each.anchor_warmup for group in recipes for each in group):
         shares = per_step([[anchor_shares(each, steps) for each in group] for group in recipes])
-    mover = Momentum(stack, recipe, torch.tensor([[each.weight_decay for each in group] for group in recipes]))
+    mover = Momentum(stack, recipes)
     average = {name: each.values.clone() for name, each in stack.parameters.items()} if recipe.ema else {}
     watch = _Curves(G, M, K, steps, rates, priors) if curves else None
     labels = [problem.labels for problem in own]
@@ -191,7 +246,7 @@ def _train(
             dz, values = loss(z, y[:, batch], anchor_share=share, values=watch is not None)
             if watch is not None and values is not None:
                 watch.add(z, y[:, batch], values)
-            mover.step(stack.backward(x, dz), rates[now])
+            mover.step(stack.gradients(x, dz), rates[now])
             for name, kept in average.items():
                 kept.lerp_(stack.parameters[name].values, 1 - min(recipe.ema, (1 + now) / (10 + now)))
         if watch is not None:
