@@ -97,7 +97,7 @@ def test_extreme_logits_are_finite_in_float32(loss: str) -> None:
     [
         ([["supcon"]] * G, "supcon: it trains an encoder, and the encoder is frozen"),
         ([["ce"], ["mae"]], "same losses in the same order"),
-        ([["focal(q=1)"]] * G, "no parameter 'q'"),
+        ([["focal(q=1)"]] * G, "unknown parameter 'q'"),
         ([["gence(anchor=1,prior=tran)"]] * G, "expected 'train', 'uniform'"),
         ([["ce(weight=2)"]] * G, "weight is 2; expected 'balanced'"),
     ],

@@ -225,7 +225,7 @@ def test_the_anchor_warms_up() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"flip": True}, "recipe.flip is True, which has no effect on features"),
+        ({"flip": True}, "recipe.flip is True, which has no effect on embedded features"),
         ({"precision": "bf16"}, "heads are trained in float32"),
     ],
 )

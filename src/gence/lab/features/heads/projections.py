@@ -108,7 +108,7 @@ def _contrast_stage(
             with torch.enable_grad():
                 leaf = z.detach().requires_grad_()
                 (dz,) = torch.autograd.grad(contrast(leaf, y[:, batch], temperature).sum(), leaf)
-            mover.step(stack.backward(x, dz.contiguous()), rates[epoch * steps + step])
+            mover.step(stack.gradients(x, dz.contiguous()), rates[epoch * steps + step])
     return {
         i: unstacked("mlp", stack, g, m, own[g].scaling) for g, group in enumerate(cohort) for m, i in enumerate(group)
     }
