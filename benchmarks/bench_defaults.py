@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import tempfile
 import time
 import zipfile
@@ -25,11 +26,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gence import compare
+from gence.lab.compare import CompareOptions, plan_comparison
 from gence.lab.data import balanced_subset, load
+from gence.lab.report import loss_title
 from gence.lab.store import Store, environment_record
+from gence.lab.sweep import fit_and_keep_references
+from gence.lab.train import pixel_data, train_cohort
 
 LOSSES = ("ce", "gence(anchor=0.1)")
+REFERENCES = {"majority": "majority class", "logistic": "logistic regression", "svm": "RBF SVM"}
 PER_CLASS = {"train": 100, "test": 200}  # images of CIFAR-10 that are unpacked, in the order of their names
 
 
@@ -67,33 +72,34 @@ def accuracy_of_plain_network(data: str, size: int | None, n: int, seconds: floa
     return float((said == splits.test.labels).double().mean())
 
 
-def measure(name: str, data: Path, n: int, seeds: int, out: Path) -> list[dict[str, Any]]:
-    began = time.process_time()
-    found = compare(data, n=n, losses=LOSSES, seeds=seeds, model="small_cnn", device="cpu", out=out, files=False)
-    references = [json.loads(place.read_text()) for place in (Store(out / "store").root / "references").glob("*.json")]
-    rows = [row for kept in references for row in kept["rows"]]
-    spent = time.process_time() - began - sum(row["wall_s"] for row in rows)
-    seconds = spent / (len(LOSSES) * seeds)
-    size = found.frame["image_size"].iloc[0]
-    side = None if size is None or size != size else int(size)
-    values = {f"compare: {loss}": list(own["accuracy"]) for loss, own in found.frame.groupby("loss")}
-    for row in rows:
-        values.setdefault(row["name"], []).append(row["metrics"]["accuracy"])
-    values["plain network"] = [accuracy_of_plain_network(str(data), side, n, seconds, seed) for seed in range(seeds)]
-    recipe = found.frame.iloc[0]
-    made = f"{recipe['model']}, {int(recipe['recipe.epochs'])} epochs, {side or 'own'} px"
+def measure(name: str, data: Path, n: int, seeds: int, store: Path) -> list[dict[str, Any]]:
+    """What compare would train, run by run, each timed in CPU seconds; then the references and the plain network."""
+    plan = plan_comparison(
+        CompareOptions(data=data, n=n, losses=LOSSES, seeds=seeds, model="auto", recipe="small", device="cpu")
+    )
+    found: dict[str, list[float]] = {}
+    seconds: list[float] = []
+    for spec in plan.specs():
+        began = time.process_time()
+        (result,) = train_cohort([spec], device="cpu")
+        seconds.append(time.process_time() - began)
+        assert result is not None
+        found.setdefault(f"{spec.model}, {loss_title(str(spec.loss))}", []).append(result.metrics["accuracy"])
+        print(name, spec.loss, spec.seed, result.metrics["accuracy"], f"{seconds[-1]:.1f} s", file=sys.stderr)
+    for row in fit_and_keep_references(plan.base, plan.seeds, Store(store), pixel_data(plan.base)):
+        found.setdefault(REFERENCES[row["name"]], []).append(row["metrics"]["accuracy"])
+    size, cpu_s = plan.base.image_size, statistics.fmean(seconds)
+    found["plain network"] = [accuracy_of_plain_network(str(data), size, n, cpu_s, seed) for seed in plan.seeds]
+    about = f"{name}, {n} labels"
     return [
         {
-            "data": name,
-            "labels": n,
-            "what": what,
-            "accuracy": round(100 * statistics.fmean(own), 2),
-            "std": round(100 * statistics.stdev(own), 2),
-            "seeds": len(own),
-            "chosen": made if what.startswith("compare") else "",
-            "cpu_s": round(seconds, 1) if what.startswith(("compare", "plain")) else None,
+            "row": about,
+            "column": what,
+            "accuracies": [round(value, 6) for value in values],
+            "cpu_s_per_run": round(cpu_s, 1),
+            "trained": f"{plan.base.model}, {plan.base.recipe.epochs} epochs, {size or 'own'} px",
         }
-        for what, own in values.items()
+        for what, values in found.items()
     ]
 
 
@@ -123,23 +129,22 @@ def main() -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        results: list[dict[str, Any]] = []
+        rows: list[dict[str, Any]] = []
         if options.only != "cifar":
-            results += measure("sign digits", options.signs, 200, options.seeds, root / "signs-out")
+            rows += measure("sign digits", options.signs, 200, options.seeds, root / "signs-out")
         if options.only != "signs":
             cifar = unpack({"train": options.cifar_train, "test": options.cifar_test}, root / "cifar")
-            results += measure("CIFAR-10", cifar, 500, options.seeds, root / "cifar-out")
+            rows += measure("CIFAR-10", cifar, 500, options.seeds, root / "cifar-out")
     if options.only is not None and options.output.exists():
-        measured = {row["data"] for row in results}
-        before = json.loads(options.output.read_text())["results"]
-        results = [*(row for row in before if row["data"] not in measured), *results]
+        measured = {row["row"] for row in rows}
+        rows = [*(one for one in json.loads(options.output.read_text())["rows"] if one["row"] not in measured), *rows]
     record = {
-        "what": "accuracy in % of compare's network from scratch, of references on the same pixels, and of a plain "
-        "network given as many CPU seconds per run; mean and sample standard deviation over seeds",
+        "study": "benchmarks/bench_defaults.py",
         "environment": environment_record("cpu"),
-        "results": results,
+        "rows_are": "images",
+        "rows": rows,
     }
-    print(json.dumps(results, indent=1))
+    print(json.dumps(rows, indent=1))
     options.output.write_text(json.dumps(record, indent=1) + "\n")
 
 

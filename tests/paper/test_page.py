@@ -9,7 +9,7 @@ from gence.lab.store.store import Store
 from gence.paper.exhibit_registry import entries, load_exhibit, shown
 from gence.paper.exhibits.reliability import reliability
 from gence.paper.exhibits.table1 import table1
-from gence.paper.exhibits_page import _lines, _pieces, _textual, agreement_table, write_page
+from gence.paper.exhibits_page import _lines, _pieces, _textual, _with_records, agreement_table, write_page
 from tests.paper.conftest import Writer
 
 
@@ -44,6 +44,8 @@ def test_the_page_has_every_exhibit_and_its_figures(page) -> None:
     assert html.count("<svg") == 4  # a row of Table 1 is also part of two figures of the remedies
     assert "24.40 ± 1.00" in html
     assert "A bin with fewer than 50 predictions over all seeds is not drawn." in html
+    assert "arXiv 2604.06689" in html
+    assert html.count("Nothing of this is recorded yet.") > 3  # not a wall of "missing"
     assert "<script" not in html
     assert "http" not in html.replace("http://www.w3.org", "")
 
@@ -68,6 +70,15 @@ def test_only_columns_of_words_stand_at_the_left() -> None:
     assert _textual(table) == [True, True, False, False, True, False]
     assert [(line.label.text, line.span) for line in _lines(table)] == [("CE", 2), ("", 0), ("GenCE", 1)]
     assert _pieces("+3.44 (8 of 16 up, 6 settings)") == ["+3.44", "(8 of 16 up,", "6 settings)"]
+
+
+def test_rows_without_a_record_are_counted_and_not_shown() -> None:
+    rows = [("CE", "1 per class", "missing"), ("CE", "2 per class", 3.5), ("MAE", "words", "–")]
+    cells = tuple(Row(cells=tuple(Cell(text=str(one), value=one) for one in row)) for row in rows)
+    table = _with_records(Table(name="t", caption="c", columns=tuple("abc"), rows=cells))
+    assert table.rows == cells[1:]
+    assert table.caption == "1 of 3 rows have no record yet; they are not shown. c"
+    assert _with_records(table) is table
 
 
 @pytest.mark.browser

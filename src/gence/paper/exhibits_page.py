@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
@@ -71,6 +71,8 @@ def render_page(store: Store, *, recipe: str | None = None) -> str:
     asked = Asked(store, recipe=named_recipe(recipe) if recipe else None)
     for name, entry in entries().items():
         table, notes = shown(name, store, recipe=recipe)
+        if not entry.in_paper:
+            table = _with_records(table)
         drawings = entry.drawings(asked) if entry.drawings is not None else []
         # Our own drawings, escaped where they were made: like the style sheet, not data.
         figures = [
@@ -120,6 +122,27 @@ def agreement_table(store: Store, recipe: str | None = None) -> Table:
         "missing because they have not been trained yet; what they would cost is in the table of costs.",
         columns=("Exhibit", "Cells", "Agree", "Do not agree", "Missing", "Best loss as printed"),
         rows=tuple(rows),
+    )
+
+
+def _with_records(table: Table) -> Table:
+    """Return the table of a study of ours without the rows that have no record at all, and say how many those are.
+
+    Rows that the paper prints stay: what is missing beside the print is worth seeing.
+    """
+    kept = tuple(row for row in table.rows if not _is_missing(row))
+    lacking = len(table.rows) - len(kept)
+    if not lacking:
+        return table
+    said = "Nothing of this is recorded yet" if not kept else f"{lacking} of {len(table.rows)} rows have no record yet"
+    return replace(table, rows=kept, caption=f"{said}; they are not shown. {table.caption}" if kept else f"{said}.")
+
+
+def _is_missing(row: Row) -> bool:
+    """Whether a row says "missing" where others have numbers, and has none itself."""
+    cells = row.cells[1:]
+    return any(cell.text.startswith("missing") for cell in cells) and not any(
+        isinstance(cell.value, int | float) for cell in cells
     )
 
 

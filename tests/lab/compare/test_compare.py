@@ -94,6 +94,14 @@ def test_labels_are_rounded_down_to_as_many_per_class_and_it_is_said():
     assert planned(n=100).notes == ()
 
 
+def test_what_is_skipped_is_a_note_that_is_said_once(image_folder):
+    data = image_folder(["a", "b"], 6)
+    (data / "labels.csv").write_text("a,b\n")
+    plan = planned(str(data), ood=[str(data)], model="mlp", device="cpu")
+    assert plan.notes == (f"{data}: skipped labels.csv: not images",)
+    assert not any("labels.csv" in concern for concern in plan.concerns)
+
+
 def test_epochs_shorten_the_warm_up_too():
     plan = planned(epochs=4, batch_size=5)
     assert plan.base.recipe.warmup_epochs == pytest.approx(0.2)
@@ -459,6 +467,8 @@ def test_a_store_with_runs_of_different_images_says_so(compared, tmp_path):
 def test_several_numbers_of_labels_are_one_report_and_the_best_is_kept(tmp_path):
     options = {"model": "mlp", "epochs": 2, "losses": "gence,ce", "seeds": 2, "console": quiet(), "files": False}
     found = compare("digits", n="50, 105", out=tmp_path / "out", save_best=tmp_path / "best", **options)
+    printed = options["console"].file.getvalue().splitlines()
+    assert [line for line in printed if line.startswith(("Note:", "Warning:")) and printed.count(line) > 1] == []
     assert found.complete
     assert len(found.runs.done) == 8
     assert [chapter.setting.frame["subset.n"].iloc[0] for chapter in found.report.chapters] == [50, 100]

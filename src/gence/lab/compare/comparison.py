@@ -116,11 +116,12 @@ def compare(data: Source = "digits", *, console: Console | None = None, **option
     limit, console, out = Countdown(asked.time_limit), console_or_stderr(console), Path(asked.out)
     store = Store(out / "store" if asked.store is None else asked.store, remember=True)
     parts: list[_Part] = []
+    said: set[str] = set()
     for one in asked.by_labels():
         # Accuracies of different numbers of labels stand in one figure only if all else is the same.
         size = parts[0].plan.base.image_size if parts and asked.image_size is None else asked.image_size
         stopped = parts[-1].runs.stopped if parts else None
-        parts.append(_compare_once(replace(one, image_size=size), store, limit, console, stopped))
+        parts.append(_compare_once(replace(one, image_size=size), store, limit, console, stopped, said))
     recorded = [key for part in parts for key in part.recorded]
     report, page = None, None
     if recorded:
@@ -149,17 +150,20 @@ class _Part:
 
 
 def _compare_once(
-    asked: CompareOptions, store: Store, limit: Countdown, console: Console, stopped: str | None
+    asked: CompareOptions, store: Store, limit: Countdown, console: Console, stopped: str | None, said: set[str]
 ) -> _Part:
-    """Make the runs with one number of labels; none where an earlier number was stopped."""
+    """Make the runs with one number of labels; none where an earlier number was stopped.
+
+    Args:
+        said: the hints, notes and warnings that an earlier number has printed; those of this one are added.
+    """
     plan = plan_comparison(asked)
     console.print(plan.summary(), highlight=False, markup=False)
-    if plan.hint:
-        console.print(f"{plan.hint}.", highlight=False, markup=False)
-    for note in plan.notes:
-        console.print(f"Note: {note}.", highlight=False, markup=False)
-    for concern in plan.concerns:
-        console.print(f"Warning: {concern}", style="yellow", highlight=False, markup=False)
+    hints = [f"{plan.hint}."] if plan.hint else []
+    for line in (*hints, *(f"Note: {note}." for note in plan.notes), *(f"Warning: {one}" for one in plan.concerns)):
+        if line not in said:
+            console.print(line, style="yellow" if line.startswith("Warning") else None, highlight=False, markup=False)
+        said.add(line)
     # The one check of the data: tuning and the runs make none of their own.
     check_same_data(_records_in_use(plan, store, plan.trials > 0), plan.checksums, store.root)
     make_folder(asked.out)  # before the training, so that no report is lost to a folder that cannot be

@@ -169,8 +169,8 @@ def plan_comparison(options: CompareOptions) -> ComparePlan:
             counts, train.classes, base.subset, most=most, tuning="--tune", larger="--n",
             otherwise=", or compare without --tune",
         )  # fmt: skip
-    concerns = [note for source in (data, *ood) for note in left_out_notes(source)]
-    concerns += data_concerns(
+    notes += tuple(dict.fromkeys(note for source in (data, *ood) for note in left_out_notes(source)))
+    concerns = data_concerns(
         counts, train.classes, batch_size=base.recipe.batch_size, losses=losses,
         more_labels=base.subset.n is not None and base.subset.n < most,
     )  # fmt: skip
@@ -179,7 +179,7 @@ def plan_comparison(options: CompareOptions) -> ComparePlan:
         losses=losses,
         seeds=seeds,
         device=device,
-        concerns=tuple(concerns),
+        concerns=concerns,
         checksums=data_checksums(splits, outside) | ({} if encoder is None else {"encoder": encoder.weights}),
         classes=train.classes,
         trials=trials,

@@ -60,6 +60,10 @@ ENTRIES = (
             "is the best of the paper's six here too in 3 of 6 rows.",
             "Over these rows GenCE is 1.4 points behind cross-entropy, where the paper prints it 4.2 ahead; with an "
             "anchor of 0.1, which the paper does not have, it is 4.8 ahead.",
+            "MAE and Brier are far below their print, and one reason is the scale of their gradients: where training "
+            "begins they are 2/K of cross-entropy's, a fifth with 10 classes and a fiftieth with 100, under the same "
+            "rate and weight decay. Sixteen trials of rate, decay and warm-up bring Brier with VGG-19 and N = 2000 to "
+            "69.9 % on CIFAR-10 and 22.1 % on CIFAR-100, and MAE to 44.9 and 5.4 %.",
         ),
     ),
 )
