@@ -16,6 +16,7 @@ from gence.lab.store.store import Store
 from gence.losses.drift.monitor import REMEDY
 from gence.paper.exhibit import ANCHORED, OFFSET, SIX_LOSSES, Exhibit
 from gence.paper.exhibit_registry import Asked, Entry, entries, load_exhibit, shown
+from gence.paper.exhibits.offset_calibration import OVER, means
 from gence.paper.exhibits.reliability import reliability
 from gence.paper.records import MeasuredRow, Reader, checkout, default_results, measure
 from gence.paper.studies.evidence import Evidence, against, compare_lines, mean_ranks, read_courses
@@ -89,6 +90,24 @@ def table1(text: str) -> None:
         here = [f"{mean(best[data], name):.1f}" for data in ("CIFAR-10", "CIFAR-100")]
         assert re.findall(r"\d+\.\d", shares) == here
         assert shares in text
+
+
+def offset_calibration(text: str) -> None:
+    found, counts = means(Asked(RECORDS))
+    assert counts == {"VGG-19": 4, "ResNet-50": 2}
+    ours, reference = found["VGG-19", "gence"], found["VGG-19", "ce"]
+    for unit, name, scale, digits in ((" %", "ece", 100, 1), ("", "nll", 1, 2)):
+        raw, after, other, mended = (
+            f"{scale * values[prefix + name]:.{digits}f}" for values in (ours, reference) for prefix in ("", "offset/")
+        )
+        between = "against" if name == "nll" else "after the offset, that of cross-entropy"
+        first = f"{raw} and {after}" if name == "nll" else f"{raw}{unit} raw and {after}{unit}"
+        assert f"{first} {between} {other} and {mended}{unit}" in text
+    deep, usual = found["ResNet-50", "gence"], found["ResNet-50", "ce"]
+    behind = 100 * (usual["offset/accuracy"] - deep["offset/accuracy"])
+    assert f"{100 * deep['offset/ece']:.1f} against {100 * usual['offset/ece']:.1f} % after the offset" in text
+    assert f"{behind:.1f} points less accurate" in text
+    assert all(values[OVER] > 0.98 * values["ece"] for values in (ours, reference, deep, usual))  # "nearly everything"
 
 
 def ece(text: str) -> None:
@@ -293,6 +312,7 @@ def larger(text: str) -> None:
 
 CHECKS: dict[str, Callable[[str], None]] = {
     "table1": table1,
+    "offset_calibration": offset_calibration,
     "ece": ece,
     "ood": ood,
     "reliability": reliability_,

@@ -77,7 +77,7 @@ def test_rows_without_a_record_are_counted_and_not_shown() -> None:
     cells = tuple(Row(cells=tuple(Cell(text=str(one), value=one) for one in row)) for row in rows)
     table = _with_records(Table(name="t", caption="c", columns=tuple("abc"), rows=cells))
     assert table.rows == cells[1:]
-    assert table.caption == "1 of 3 rows have no record yet; they are not shown. c"
+    assert table.caption == "Rows without a record are not shown (1 of 3). c"
     assert _with_records(table) is table
 
 

@@ -120,6 +120,7 @@ def test_names_are_in_the_order_of_the_page() -> None:
             "smoothing",
             "reliability",
             "batch_size",
+            "offset_calibration",
             "smoothing_ece",
             "epoch_time",
         ),

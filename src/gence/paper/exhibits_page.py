@@ -134,8 +134,10 @@ def _with_records(table: Table) -> Table:
     lacking = len(table.rows) - len(kept)
     if not lacking:
         return table
-    said = "Nothing of this is recorded yet" if not kept else f"{lacking} of {len(table.rows)} rows have no record yet"
-    return replace(table, rows=kept, caption=f"{said}; they are not shown. {table.caption}" if kept else f"{said}.")
+    if not kept:
+        return replace(table, rows=(), caption="Nothing of this is recorded yet.")
+    left_out = f"Rows without a record are not shown ({lacking} of {len(table.rows)})."
+    return replace(table, rows=kept, caption=f"{left_out} {table.caption}")
 
 
 def _is_missing(row: Row) -> bool:

@@ -38,6 +38,10 @@ def test_no_difference_on_frozen_features_is_said_plainly():
     said = recommendation(frame(ce=(0.7, 0.9, 0.8), gence=(0.7000001, 0.8, 0.8000001)))
     assert said.startswith("On these frozen features the loss does not matter for accuracy: use CE, from which")
     assert "Calibrate its probabilities (NLL 0.900 raw, 0.800 calibrated): no loss has better ones." in said
+    same = recommendation(frame(ce=(0.7, 0.9, 0.8), gence=(0.7, 0.8, 0.8000001)))
+    assert "the loss does not matter for accuracy: use CE; none has a higher mean (70.0 %, 5 seeds)." in same
+    worse = recommendation(frame(ce=(0.7, 0.9, 0.8), gence=(0.7, 0.8, 0.8000001), mae=(0.5, 2.0, 1.5)))
+    assert worse.startswith("Use CE: no loss is more accurate (70.0 %, 5 seeds).")
     scratch = recommendation(frame(model="vgg19", ce=(0.7, 0.9, None), gence=(0.7000001, 0.8, None)))
     assert scratch.startswith("No loss is a clear winner: use CE")
     assert "For probabilities: GenCE has the best mean, 0.800" in scratch

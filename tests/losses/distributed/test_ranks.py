@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.testing import assert_close
 
 import gence
+from gence.losses.parts import ranks
 from tests.losses.distributed import problems
 from tests.losses.distributed.problems import CASES
 from tests.losses.test_monitor import divergence
@@ -218,3 +220,24 @@ def test_a_killed_rank_ends_the_others_with_pytorchs_error(tmp_path: Path) -> No
         said = (tmp_path / str(survivor)).read_text()
         error = said.strip().splitlines()[-1]
         assert re.match(rf"\[rank{survivor}\]: (RuntimeError|torch\.distributed\.Dist\w+Error): ", error), said
+
+
+def test_naive_accumulation_over_a_group_is_warned_of_once_at_the_callers_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranks._Accumulation, "warned", False)
+    monkeypatch.setattr(ranks._Accumulation, "pending", False)
+    network, labels = torch.nn.Linear(3, 2), torch.tensor([0, 1, 1, 0])
+    optimizer, criterion = torch.optim.SGD(network.parameters(), 0.1), gence.GenCELoss(process_group="world")
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    try:
+        for _ in range(2):  # a step per batch is as it should be
+            criterion(network(torch.ones(4, 3)), labels).backward()
+            optimizer.step()
+        criterion(network(torch.ones(4, 3)), labels).backward()
+        with pytest.warns(UserWarning, match="two_pass_backward") as told:
+            criterion(network(torch.ones(4, 3)), labels).backward()
+        assert [Path(one.filename).name for one in told] == ["test_ranks.py"]
+        criterion(network(torch.ones(4, 3)), labels)  # warnings are errors in tests: there is no second one
+    finally:
+        dist.destroy_process_group()

@@ -179,7 +179,7 @@ def plan_comparison(options: CompareOptions) -> ComparePlan:
         losses=losses,
         seeds=seeds,
         device=device,
-        concerns=concerns,
+        concerns=tuple(concerns),
         checksums=data_checksums(splits, outside) | ({} if encoder is None else {"encoder": encoder.weights}),
         classes=train.classes,
         trials=trials,

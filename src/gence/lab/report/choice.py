@@ -180,8 +180,14 @@ def _loss_to_use(choice: Choice, frozen: bool) -> tuple[str, str]:
     measured = _with_unit(q, choice.means[best])
     if len(plain) == 1:
         return best.loss, f"{best.title} alone was run: accuracy {measured} ({_seeds(choice.seeds)})."
-    if usual == best:
-        return best.loss, f"Use {best.title}: no loss is more accurate ({measured}, {_seeds(choice.seeds)})."
+    lead = "On these frozen features the loss does not matter for accuracy" if frozen else "No loss is a clear winner"
+    if usual == best or math.isclose(choice.means.get(usual, math.nan), choice.means[best], rel_tol=1e-9):
+        if frozen and not any(map(choice.is_worse, plain)):
+            return (
+                usual.loss,
+                f"{lead}: use {usual.title}; none has a higher mean ({measured}, {_seeds(choice.seeds)}).",
+            )
+        return usual.loss, f"Use {usual.title}: no loss is more accurate ({measured}, {_seeds(choice.seeds)})."
     if choice.is_worse(usual):
         gain = q.text(choice.differences[usual].mean, sign=True)
         others = f"; not significantly worse: {_named(choice.level)}" if choice.level else ""
@@ -190,7 +196,6 @@ def _loss_to_use(choice: Choice, frozen: bool) -> tuple[str, str]:
             f"{q.unit}, {_seeds(choice.seeds)}){others}."
         )
     gain = q.text(choice.differences[usual].mean, sign=True) if usual in choice.differences else ""
-    lead = "On these frozen features the loss does not matter for accuracy" if frozen else "No loss is a clear winner"
     return usual.loss, (
         f"{lead}: use {usual.title}, from which the best mean, of {best.title}, does not differ significantly ({gain} "
         f"{q.unit}, {_seeds(choice.seeds)})."

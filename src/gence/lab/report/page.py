@@ -229,7 +229,7 @@ SECTIONS: Mapping[str, tuple[str, str]] = {
     ),
     "differences": (
         "Differences, seed by seed",
-        "Each seed gives every loss the same images and the same start, so differences tell more than means. The line "
+        "Each seed gives every loss the same samples and the same start, so differences tell more than means. The line "
         "is the 95 % interval, corrected for the number of losses. Losses far away are named at the edge.",
     ),
     "reliability": (
@@ -244,11 +244,11 @@ SECTIONS: Mapping[str, tuple[str, str]] = {
     ),
     "ood": (
         "Out-of-distribution inputs",
-        "AUROC of telling test images from out-of-distribution images by the entropy of the prediction; raw softmax.",
+        "AUROC of telling test samples from out-of-distribution samples by the entropy of the prediction; raw softmax.",
     ),
     "learning": (
         "Learning curves",
-        "Accuracy on (at most 1,000) test images during training, accuracy and loss on the augmented training images. "
+        "Accuracy on (at most 1,000) test samples during training; accuracy and loss on augmented training samples. "
         "Losses have different units: compare shapes.",
     ),
     "drift": (
@@ -258,7 +258,7 @@ SECTIONS: Mapping[str, tuple[str, str]] = {
     ),
     "marginal": (
         "The marginal at the end",
-        "Share of each class in the predictions on the training images (marks, one a run) against its true share "
+        "Share of each class in the predictions on the training samples (marks, one per run) against its true share "
         "(grey bars).",
     ),
     "confusion": ("Confusion matrices", "Per cent of each true class (rows) by predicted class, all seeds together."),

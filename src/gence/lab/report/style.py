@@ -150,7 +150,7 @@ class Quantity:
         """
         if not math.isfinite(value):
             return "missing" if math.isnan(value) else str(value)
-        return f"{self.scaled(value):{'+' if sign else ''}.{self.digits}f}".replace("-", "−")
+        return f"{self.scaled(value):{'+' if sign else 'z'}.{self.digits}f}".replace("-", "−")  # no −0.000
 
     def best(self, means: Mapping[str, float]) -> tuple[str, ...]:
         """Return whose mean is the best: several where what is printed is the same, none without numbers.

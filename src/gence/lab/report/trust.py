@@ -71,7 +71,7 @@ def calibration_table(frame: pd.DataFrame, quantities: Sequence[Quantity] = (*CA
         "(LAC) have their threshold from the same samples, and hold the right class as often as promised if coverage "
         "is at the level. "
         + "Calibration parts are what the best temperature of the test samples would take off. " * (BRIER in quantities)
-        + "Means over seeds; the best of each column is marked, but for coverage.",
+        + "Means over seeds; the best of each score and size is marked.",
         columns=("Loss", *(q.heading if not q.metric.startswith("coverage") else f"{q.title}, %" for q in quantities)),
         rows=tuple(rows),
     )
@@ -106,8 +106,8 @@ def detector_tables(setting: Setting) -> list[Table]:
 
 
 def _best(frame: pd.DataFrame, losses: Sequence[str], quantity: Quantity) -> str | None:
-    """The best mean of a column as it is printed; none of coverage, of which more is not better."""
-    if quantity.metric.startswith("coverage"):
+    """The best mean of a column as printed; none of coverage, of which more is not better, and of parts of a score."""
+    if quantity.metric.startswith("coverage") or quantity.metric.endswith("_calibration"):
         return None
     own = [_mean(by_seed(frame, loss, prefix + quantity.metric)) for loss in losses for prefix in ("", CALIBRATED)]
     finite = [value for value in own if math.isfinite(value)]

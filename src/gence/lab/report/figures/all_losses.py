@@ -49,6 +49,8 @@ def dots(subject: Subject, quantity: Quantity, section: str, name: str | None = 
 
 def differences(subject: Subject, found: MetricVerdict) -> Iterator[Panel]:
     """Draw each loss minus the reference, seed by seed; losses far from it are named at the edge, not drawn."""
+    from matplotlib.ticker import MaxNLocator
+
     quantity, reference = found.quantity, found.reference
     base = by_seed(subject.setting.frame, reference, quantity.metric)
     values = {}
@@ -80,6 +82,7 @@ def differences(subject: Subject, found: MetricVerdict) -> Iterator[Panel]:
             ax.text(-limit, row, f"◂ {number}", ha="left", va="center", color=MUTED, fontsize=9, gid=gid)
     ax.axvline(0, color=INK, lw=1)
     ax.set_xlim(-limit * 1.04, limit * 1.04)
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=4, symmetric=True))  # numbers as long as -0.0005 do not touch
     _name_rows(ax, subject, losses)
     ax.set_xlabel(f"{quantity.heading}: difference to {loss_title(reference)}")
     yield Panel(

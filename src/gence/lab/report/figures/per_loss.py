@@ -126,7 +126,7 @@ def confusion(subject: Subject) -> Iterator[Panel]:
         true, predicted = (int(k) for k in np.unravel_index(int(wrong.argmax()), wrong.shape))
         seen = (
             f"Most often confused: {subject.class_name(true)} is taken for {subject.class_name(predicted)} in "
-            f"{100 * wrong.max():.0f} % of its images."
+            f"{100 * wrong.max():.0f} % of its samples."
         )
         yield _panel("confusion", i, loss, "Confusion matrix", seen, figure)
 
