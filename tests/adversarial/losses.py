@@ -27,10 +27,12 @@ OF_LOGITS = [name for name, info in LOSSES.items() if not info.masks_classes]  #
 class Call:
     """A random call of one loss, and the same problem as lists."""
 
-    def __init__(self, rng: random.Random, *, small: bool, dtypes: tuple[torch.dtype, ...] = DTYPES) -> None:
+    def __init__(
+        self, rng: random.Random, *, small: bool, dtypes: tuple[torch.dtype, ...] = DTYPES, name: str | None = None
+    ) -> None:
         self.rng = rng
         self.generator = torch.Generator().manual_seed(rng.getrandbits(40))
-        self.name = rng.choice(["gence"] * 8 + sorted(references.LOSSES))
+        self.name = name or rng.choice(["gence"] * 8 + sorted(references.LOSSES))
         self.dtype = rng.choice(dtypes)
         many = not small and rng.random() < 0.1
         n, K = (rng.randint(257, 300), rng.randint(2, 4)) if many else (rng.randint(1, 9), rng.randint(1, 6))
@@ -237,6 +239,12 @@ def check_transforms(call: Call) -> None:
     (gradient,) = torch.autograd.grad(loss(x), x, create_graph=True)
     jacobian = torch.func.jacrev(loss)(a)
     torch.testing.assert_close(jacobian, gradient.detach(), equal_nan=True)
+    if call.rng.random() < 0.1 and bool(gradient.isfinite().all()):
+        along = torch.randn(z.shape, generator=call.generator, dtype=z.dtype)
+        along[:, [k for k in range(call.K) if k == call.masked]] = 0
+        value, tangent = torch.func.linearize(loss, a)
+        torch.testing.assert_close(value, one_by_one[0])
+        torch.testing.assert_close(tangent(along), (gradient.detach() * along).sum(), rtol=1e-6, atol=1e-7)
     if bool(gradient.isfinite().all()) and call.masked is None:
         direction = torch.randn(z.shape, generator=call.generator, dtype=z.dtype)
         (second,) = torch.autograd.grad((gradient * direction).sum(), x)
@@ -247,6 +255,8 @@ def check_transforms(call: Call) -> None:
                 return torch.autograd.grad(loss(values), values)[0]
 
             numeric = (slope(a + STEP * direction) - slope(a - STEP * direction)) / (2 * STEP)
+        hessian = torch.func.hessian(loss)(a).reshape(z.numel(), z.numel())
+        torch.testing.assert_close(hessian @ direction.reshape(-1), second.reshape(-1), rtol=1e-6, atol=1e-8)
         size = 1 + second.abs().max().item()
         assert (second - numeric).abs().max().item() <= 2e-4 * size, "second derivative"
 

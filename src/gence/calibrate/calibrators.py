@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gence.calibrate._checks import as_labels, check_logits
 from gence.losses import marginal_offset
 from gence.metrics import best_temperature
 
@@ -134,7 +135,8 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> Calibrator:
         logits: (n, K), of samples that the model was not trained on.
         labels: (n,) class indices.
     """
-    found = torch.tensor(best_temperature(logits, labels), dtype=torch.float64)
+    check_logits(logits)
+    found = torch.tensor(best_temperature(logits, as_labels(labels, logits)), dtype=torch.float64)
     return Calibrator("temperature", logits.shape[1], {"temperature": found})
 
 
@@ -150,6 +152,8 @@ def fit_vector(logits: Tensor, labels: Tensor) -> Calibrator:
     """
     from scipy.optimize import minimize
 
+    check_logits(logits, finite=True)
+    labels = as_labels(labels, logits)
     first = best_temperature(logits, labels)
     z, n, K = logits.detach().double() / first, *logits.shape
 
@@ -179,6 +183,8 @@ def fit_isotonic(logits: Tensor, labels: Tensor) -> Calibrator:
     """
     from sklearn.isotonic import IsotonicRegression
 
+    check_logits(logits)
+    labels = as_labels(labels, logits)
     n, K = logits.shape
     p, y = logits.detach().double().softmax(1).cpu().numpy(), labels.cpu().numpy()
     knots, values, starts = [], [], [0]
@@ -209,7 +215,8 @@ def fit_offset(logits: Tensor, labels: Tensor) -> Calibrator:
     Raises:
         RuntimeError: the predictions are so sharp that no offset matches; see `gence.marginal_offset`.
     """
-    K = logits.shape[1]
+    check_logits(logits, finite=True)
+    labels, K = as_labels(labels, logits), logits.shape[1]
     counts = torch.bincount(labels, minlength=K).double() + 1 / K
     return Calibrator("offset", K, {"offset": marginal_offset(logits.detach().double(), counts / counts.sum())})
 

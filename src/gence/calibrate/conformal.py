@@ -20,6 +20,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gence.calibrate._checks import as_labels, check_probs
+
 SCORES = ("lac", "aps")
 LEVELS = (0.9, 0.95)
 """The levels that records have."""
@@ -58,6 +60,7 @@ def conformal_scores(probs: Tensor, score: str = "lac") -> Tensor:
     >>> conformal_scores(torch.tensor([[0.25, 0.5, 0.25]]), "aps").tolist()  # of equal probabilities both count
     [[1.0, 0.5, 1.0]]
     """
+    check_probs(probs)
     p = probs.detach().double()
     if score == "lac":
         return 1 - p
@@ -85,7 +88,7 @@ def fit_sets(probs: Tensor, labels: Tensor, *, score: str = "lac", level: float 
     >>> round(sets.threshold, 2), sets(torch.tensor([[0.75, 0.25], [0.6, 0.4]])).tolist()
     (0.3, [[True, False], [False, False]])
     """
-    own = conformal_scores(probs, score).gather(1, labels[:, None]).squeeze(1)
+    own = conformal_scores(probs, score).gather(1, as_labels(labels, probs)[:, None]).squeeze(1)
     return PredictionSets(score, level, _threshold(own, level))
 
 
@@ -128,6 +131,7 @@ def sets_metrics(held_probs: Tensor, held_labels: Tensor, probs: Tensor, labels:
     (1.0, 2.0)
     """
     found: dict[str, float] = {}
+    held_labels, labels = as_labels(held_labels, held_probs, "held_labels"), as_labels(labels, probs)
     for score in SCORES:
         of_held = conformal_scores(held_probs, score).gather(1, held_labels[:, None]).squeeze(1)
         of_judged = conformal_scores(probs, score)

@@ -23,6 +23,7 @@ def values_can_be_read(tensor: Tensor) -> bool:
         and type(tensor) in (Tensor, torch.nn.Parameter)
         and tensor.device.type == "cpu"
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        and torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is None  # a graph is being traced
     )
 
 
