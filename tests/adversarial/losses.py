@@ -341,6 +341,7 @@ def case(rng: random.Random, place: Path) -> str:
     del place
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "gen_cross_entropy on one row")
+        warnings.filterwarnings("ignore", module=r"torch\.(fx|jit)\b")  # what linearize says of its own graphs
         what = rng.choices(list(SHARES), list(SHARES.values()))[0]
         if what == "supcon":
             check_contrastive(rng)

@@ -273,3 +273,13 @@ def test_cuda_graph_replays_loss_and_gradient() -> None:
     graph.replay()
     expected = value_and_gradient(criterion, input, labels)
     assert_close((loss.detach(), input.grad), expected)
+
+
+@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr:UserWarning", "ignore:.torch.jit:FutureWarning")
+@pytest.mark.parametrize("name", [name for name in gence.LOSSES if name != "supcon"])
+def test_losses_of_class_indices_can_be_linearized(name):
+    z, y, along = torch.randn(6, 4), torch.arange(6) % 4, torch.randn(6, 4)
+    function = gence.LOSSES[name].function
+    value, tangent = torch.func.linearize(lambda values: function(values, y), z)
+    assert_close(value, function(z, y))
+    assert_close(tangent(along), torch.func.jvp(lambda values: function(values, y), (z,), (along,))[1])

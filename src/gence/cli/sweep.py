@@ -142,6 +142,9 @@ def register(app: typer.Typer) -> None:
             str, typer.Option(help="Choose by this metric on the held-out part: accuracy or nll.")
         ] = "accuracy",
         recipe: _RecipeName = None,
+        skip_failed: Annotated[
+            bool, typer.Option("--skip-failed", help="Count trials that fail as the worst, instead of stopping.")
+        ] = False,
         time_limit: _TimeLimit = None,
         engine: _Engine = "local",
         workers: _Workers = None,
@@ -183,6 +186,7 @@ def register(app: typer.Typer) -> None:
                     place,
                     settings=TuneSettings(trials=trials, metric=metric),
                     time_limit=limit.left(),
+                    skip_failed=skip_failed,
                     **_run_options(engine, workers, cohort_size, device, compile),
                 )
             save_tuned(place, report)
@@ -194,8 +198,8 @@ def register(app: typer.Typer) -> None:
             for key, error in report.failed.items():
                 typer.echo(f"{key} failed: {error}", err=True)
             exit_if_interrupted(report.stopped)
-            if report.failed:
-                typer.echo("Some trials failed. Fix the cause and rerun.", err=True)
+            if report.failed and not report.complete:
+                typer.echo("Some trials failed. Fix the cause and rerun, or rerun with --skip-failed.", err=True)
                 raise typer.Exit(1)
             if report.stopped:
                 return

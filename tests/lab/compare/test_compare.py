@@ -102,6 +102,12 @@ def test_what_is_skipped_is_a_note_that_is_said_once(image_folder):
     assert not any("labels.csv" in concern for concern in plan.concerns)
 
 
+@pytest.mark.parametrize("n", ["0", "50,0", "-5", "many"])
+def test_numbers_of_labels_that_make_no_sense_are_named_in_the_commands_words(n):
+    with pytest.raises(SpecError, match=r"n is '.*'; expected at least 1 label, several numbers as in \"50,100,200\""):
+        CompareOptions(n=n).label_counts()
+
+
 def test_epochs_shorten_the_warm_up_too():
     plan = planned(epochs=4, batch_size=5)
     assert plan.base.recipe.warmup_epochs == pytest.approx(0.2)

@@ -263,3 +263,8 @@ def test_real_archives() -> None:
     assert splits.classes[:3] == ("airplane", "automobile", "bird")
     assert splits.test.counts().tolist() == [1000] * 10
     assert splits.train.image_shape == (3, 32, 32)
+
+
+def test_a_folder_that_is_not_there_is_an_error_for_bundled_data_too(tmp_path) -> None:
+    with pytest.raises(DataError, match=r"the data folder .*nowhere does not exist"):
+        load("digits", data_dir=tmp_path / "nowhere")

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torchvision.models import vgg19_bn
 
-from gence.lab.models import ImageClassifier, create_model, known_models
+from gence.lab.models import ImageClassifier, check_model, create_model, known_models
 
 FAST = ("mlp", "resnet18", "small_cnn", "wrn16_8")
 
@@ -176,6 +176,12 @@ def test_timm_networks(name: str, size: int) -> None:
     with torch.no_grad():
         assert model(x).shape == (2, 5)
         assert model.features(x).shape == (2, model.head.in_features)
+
+
+def test_names_of_timm_are_looked_up_before_anything_is_built() -> None:
+    check_model("timm:resnet10t")
+    with pytest.raises(ValueError, match=r"no network named 'resnet10x'.*similar"):
+        check_model("timm:resnet10x")
 
 
 def test_errors_name_what_is_wrong_and_what_exists() -> None:

@@ -190,6 +190,32 @@ def test_a_run_that_fails_stops_it_and_uses_up_nothing(run):
     assert [tuned.trials for tuned in report.best] == [6, 6]
 
 
+def test_a_trial_that_always_fails_can_be_skipped(run, tmp_path):
+    def too_large(specs, **options):
+        """High rates never train, whatever is done about it."""
+        if any(spec.recipe.lr > 0.05 for spec in specs):
+            raise RuntimeError("out of memory")
+        return train(specs, **options)
+
+    options = {"losses": ("ce", "gence"), "trainer": too_large, "cohort_size": 1}
+    for _ in range(2):
+        report = run(**options)
+        assert (report.complete, report.stopped) == (False, "failed trials")
+    report = run(**options, skip_failed=True)
+    assert (report.complete, [tuned.trials for tuned in report.best]) == (True, [6, 6])
+    assert all(tuned.changes["recipe.lr"] <= 0.05 and tuned.value > 0 for tuned in report.best)
+    assert set(report.failed.values()) == {"RuntimeError: out of memory"}
+
+
+def test_trials_are_not_skipped_where_nothing_trains(run):
+    def unmounted(specs, **options):
+        raise OSError("the data are not mounted")
+
+    report = run(losses=("ce",), trainer=unmounted, skip_failed=True)
+    assert (report.complete, report.stopped, report.best) == (False, "failed trials", ())
+    assert run(losses=("ce",)).complete
+
+
 @pytest.mark.parametrize("metric", ["accuracy", "nll"])
 def test_diverged_trials_count_against_the_budget(run, metric):
     def flawed(specs, **options):

@@ -270,7 +270,7 @@ class CompareOptions:
         numbers = [int(n) for n in listed if isinstance(n, Integral)] if isinstance(listed, Sequence) else []
         if not numbers or len(numbers) < len(listed) or min(numbers) < 1:
             raise SpecError(
-                f'n is {self.n!r}; expected a number of labels, several as in "50,100,200", None for all, or "auto"'
+                f'n is {self.n!r}; expected at least 1 label, several numbers as in "50,100,200", or "auto"'
             )
         return tuple(sorted(set(numbers), reverse=True))
 

@@ -291,6 +291,8 @@ def _read_part(path: Path, split: str, options: ReadOptions, allow_flat: bool) -
 
 def _read_known(info: SourceInfo, wanted: tuple[str, ...], options: ReadOptions) -> dict[str, ImageSet]:
     if info.bundled:
+        if options.data_dir is not None:
+            container_paths(info.name, options.data_dir)  # a folder that is not there is an error for every data set
         return _digits(options)
     archives = container_paths(info.name, options.data_dir)
     if all(split in archives for split in wanted):

@@ -104,6 +104,18 @@ def _convolution(in_channels: int, out_channels: int) -> tuple[nn.Module, ...]:
     )
 
 
+def check_timm(name: str) -> None:
+    """Raise `ValueError` for a name that timm does not know; where timm is not installed, none is looked up."""
+    try:
+        import timm
+    except ImportError:
+        return
+    if not timm.is_model(name):
+        similar = difflib.get_close_matches(name, timm.list_models(), n=5)
+        hint = f"; similar: {', '.join(similar)}" if similar else ""
+        raise ValueError(f"timm has no network named {name!r}{hint}; timm.list_models() gives all names")
+
+
 def timm_backbone(name: str, *, in_channels: int, image_size: int, stem: str) -> Backbone:
     """Return the timm network ``name``, untrained, up to the input of its classifier.
 
@@ -111,7 +123,7 @@ def timm_backbone(name: str, *, in_channels: int, image_size: int, stem: str) ->
     replaced by the lab's own linear head, so its special initialisation, where there is one, does not apply.
 
     Raises:
-        ValueError: timm does not know ``name`` or cannot build it for ``image_size``, or a stem is asked for.
+        ValueError: timm cannot build ``name`` for ``image_size``, or a stem is asked for.
     """
     import timm
 
@@ -119,10 +131,6 @@ def timm_backbone(name: str, *, in_channels: int, image_size: int, stem: str) ->
         raise ValueError(
             f"stem={stem!r} does not exist for timm networks, whose stem is part of their name; use 'auto'"
         )
-    if not timm.is_model(name):
-        similar = difflib.get_close_matches(name, timm.list_models(), n=5)
-        hint = f"; similar: {', '.join(similar)}" if similar else ""
-        raise ValueError(f"timm has no network named {name!r}{hint}; timm.list_models() gives all names")
     size = {"img_size": image_size} if timm.get_pretrained_cfg(name).fixed_input_size else {}
     try:
         network = timm.create_model(name, pretrained=False, num_classes=0, in_chans=in_channels, **size).eval()

@@ -18,6 +18,7 @@ from torch import nn
 from gence.lab.models.networks import (
     Backbone,
     ImageClassifier,
+    check_timm,
     mlp,
     resnet18,
     resnet50,
@@ -101,7 +102,7 @@ def known_models() -> tuple[str, ...]:
 
 
 def check_model(name: str) -> None:
-    """Raise `ValueError` for a name that :func:`create_model` does not know; those of timm are not looked up.
+    """Raise `ValueError` for a name that :func:`create_model` does not know, or timm, where it is installed.
 
     Nor are models on a pretrained encoder, HEAD@ENCODER: `gence.lab.features` knows them.
 
@@ -109,7 +110,9 @@ def check_model(name: str) -> None:
     """
     if name.startswith(OWN):
         _own_factory(name)
-    elif "@" not in name and not name.startswith(_TIMM) and name not in _BACKBONES:
+    elif name.startswith(_TIMM):
+        check_timm(name.removeprefix(_TIMM))
+    elif "@" not in name and name not in _BACKBONES:
         nearest = difflib.get_close_matches(name, known_models(), n=1, cutoff=0.4)
         hint = f"; the nearest is {nearest[0]!r}" if nearest else ""
         raise ValueError(

@@ -146,14 +146,16 @@ def check_ready(specs: Iterable[RunSpec], *, data: bool = True) -> None:
         data: whether data are looked for; they need not be here for runs that train on another machine.
 
     Raises:
-        ValueError: there is no such network. Those of timm are not looked up.
+        ValueError: there is no such network.
         DataError: there is no such data set.
     """
     specs = list(specs)
     for model in dict.fromkeys(spec.model for spec in specs):
         check_model(model)
         if is_encoder_model(model):
-            EncoderModel.parse(model)
+            encoder = EncoderModel.parse(model).encoder
+            if encoder.startswith("timm:") and ":" not in encoder.removeprefix("timm:"):
+                check_model(encoder)  # by the name of the network
     if data:
         for source in dict.fromkeys(source for spec in specs for source in (spec.data, *spec.ood)):
             container_paths(source, None)

@@ -7,7 +7,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -183,14 +183,14 @@ class TrialBatch:
         """Return the runs of the trials that are still in, at a fraction of the epochs."""
         return [spec for trial in self._open for spec in self._runs(trial, rung)]
 
-    def judge(self, rung: float) -> None:
-        """Tell Optuna how the trials did, whose runs are all recorded; the hopeless ones end here."""
+    def judge(self, rung: float, failed: Collection[str] = ()) -> None:
+        """Tell Optuna how the trials did, whose runs are all recorded or failed; the hopeless ones end here."""
         import optuna
 
         study, step = self._own.study, _step(rung)
         if rung == 1:
             for frozen in self._open:
-                study.tell(frozen.number, self._value(self._runs(frozen, rung)))
+                study.tell(frozen.number, self._value(self._runs(frozen, rung), failed))
             self._open = []
             return
         # All values are written before any trial ends, so that a process killed in between decides the same later.
@@ -198,7 +198,7 @@ class TrialBatch:
             if step not in frozen.intermediate_values:
                 # A trial that a killed process left is only a number here: this is Optuna's handle on it.
                 trial = optuna.trial.Trial(study, frozen._trial_id)
-                trial.report(self._value(self._runs(frozen, rung)), step=step)
+                trial.report(self._value(self._runs(frozen, rung), failed), step=step)
         going_on = self._own.best_at(rung)
         for frozen in self._open:
             if frozen.number not in going_on:
@@ -222,10 +222,13 @@ class TrialBatch:
         )
         return [judged.replace(seed=seed) for seed in settings.seeds]
 
-    def _value(self, runs: Sequence[RunSpec]) -> float:
+    def _value(self, runs: Sequence[RunSpec], failed: Collection[str]) -> float:
         metric = self._own.settings.metric
         # A run that diverged has an accuracy, and may have nothing else.
-        values = [self._own.store.read(spec.key).result.metrics.get(metric, math.nan) for spec in runs]
+        values = [
+            math.nan if spec.key in failed else self._own.store.read(spec.key).result.metrics.get(metric, math.nan)
+            for spec in runs
+        ]
         return sum(v if math.isfinite(v) else METRICS[metric][1] for v in values) / len(values)
 
 

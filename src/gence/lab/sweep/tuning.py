@@ -60,6 +60,7 @@ def tune(
     settings: TuneSettings | None = None,
     time_limit: float | None = None,
     check_data: bool = True,
+    skip_failed: bool = False,
     **run_options: Any,
 ) -> TuneReport:
     """Give every loss the same number of trials; return the best of each.
@@ -71,10 +72,14 @@ def tune(
         settings: budget, seeds and how a trial is judged.
         time_limit: seconds after which nothing may run.
         check_data: whether trials that are recorded are compared with the current images first.
+        skip_failed: whether a trial whose run fails counts as the worst, instead of ending the call.
         **run_options: options of `run_grid`: engine, device, cohort_size, trainer, console.
 
     A run that fails ends the call: a full disk or data that are not mounted say nothing about a trial, and would use up
     the budget. The same call tries it again. A run that diverges has not failed, and its trial counts.
+
+    A trial that fails whenever it is tried, as one that takes more memory than there is, would end every call:
+    ``skip_failed`` counts it as the worst, where other trials of its loss have been trained.
     """
     settings = settings or TuneSettings()
     limit = Countdown(time_limit)
@@ -99,12 +104,12 @@ def tune(
                     break
                 options = {"retry_failed": True, **run_options, "check_data": False}
                 report = run_grid(specs, store, time_limit=limit.left(), **options)
-                if report.stopped or report.failed:
-                    failed = report.failed
+                failed |= report.failed
+                if report.stopped or (report.failed and not (skip_failed and _trained(studies, store))):
                     stopped = report.stopped or "failed trials"
                     break
                 for batch in batches:
-                    batch.judge(rung)
+                    batch.judge(rung, report.failed.keys())
         best = tuple(tuned for own in studies if (tuned := own.best()) is not None)
         complete = stopped is None and len(best) == len(asked) and all(tuned.complete for tuned in best)
     return TuneReport(
@@ -129,6 +134,11 @@ def tuned_grid(report: TuneReport, seeds: Iterable[int]) -> list[RunSpec]:
         for tuned in report.best
         for seed in seeds
     ]
+
+
+def _trained(studies: Iterable[LossTrials], store: Store) -> bool:
+    """Whether every loss has a run that is recorded."""
+    return all(len(store.missing(specs)) < len(specs) for specs in (own.specs() for own in studies))
 
 
 @contextlib.contextmanager
