@@ -3,7 +3,9 @@
     python benchmarks/bench_scale.py [--classes 10000] [--records 100000] [--repeats 3]
 
 Every figure is a command in a process of its own, start of Python and imports included: the least of the repetitions.
-The images are 8 x 8 pixels, one of each class to train on and one to test; records are those of `bench_store.py`.
+`s` is wall time, `cpu_s` the processor's seconds of all threads, which other work on the machine disturbs less, `gb`
+the largest memory of the process. The images are 8 x 8 pixels, one of each class to train on and one to test; records
+are those of `bench_store.py`.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -49,7 +52,8 @@ def measured(arguments: list[str], folder: Path, *, stop_after: float | None = N
                            f"{(folder / 'output.txt').read_text()[-2000:]}")  # fmt: skip
     if stop_after is not None:
         return {"heard_s": round(seconds, 2)}
-    return {"s": round(seconds, 2), "gb": round(usage.ru_maxrss / 2**20, 3)}
+    spent = usage.ru_utime + usage.ru_stime
+    return {"s": round(seconds, 2), "cpu_s": round(spent, 2), "gb": round(usage.ru_maxrss / 2**20, 3)}
 
 
 def least(found: list[dict[str, float]]) -> dict[str, float]:
@@ -70,18 +74,22 @@ def write_classes(path: Path, classes: int) -> None:
                 archive.writestr(f"{part}/c{k:05d}/0.png", buffer.getvalue())
 
 
-def measure_classes(folder: Path, classes: int, repeats: int) -> dict[str, object]:
+def measure_classes(folder: Path, classes: int, repeats: int) -> list[dict[str, object]]:
     """One epoch with many classes, and how soon a SIGTERM during training or evaluation is heard."""
-    write_classes(folder / "classes.zip", classes)
+    if not (folder / "classes.zip").exists():
+        write_classes(folder / "classes.zip", classes)
     command = ["train", "--data", "classes.zip", "--model", "mlp", "--recipe", "tiny", "--set", "recipe.epochs=1"]
     os.environ["GENCE_CACHE"] = str(folder / "cache")
-    first = measured(command, folder)
     whole = least([measured(command, folder) for _ in range(repeats)])
     heard = [measured(command, folder, stop_after=share * whole["s"])["heard_s"] for share in (0.5, 0.7, 0.8, 0.9)]
-    return {"classes": classes, "first": first, "epoch": whole, "sigterm_longest_s": max(heard)}
+    what = f"{classes:,} classes"
+    return [
+        {"command": "gence train", "of": f"{what}, 1 epoch", **whole, "aim": "10 s, 2 GB"},
+        {"command": "SIGTERM", "of": f"{what}, heard after (longest)", "s": max(heard), "n": len(heard), "aim": "10 s"},
+    ]
 
 
-def measure_records(folder: Path, count: int, repeats: int) -> dict[str, object]:
+def measure_records(folder: Path, count: int, repeats: int) -> list[dict[str, object]]:
     """A grid that is done, its table, and packing it."""
     seeds = -(-count // 10)
     (folder / "grid.toml").write_text(
@@ -89,18 +97,30 @@ def measure_records(folder: Path, count: int, repeats: int) -> dict[str, object]
         '[product]\nloss = ["ce", "gence", "gence(anchor=0.1,prior=train)", "focal", "brier"]\n'
         f'"subset.n" = [2000, 5000]\nseed = {list(range(seeds))}\n'
     )
-    store = Store(folder / "store")
-    specs = bench_store.grid(count).specs()[:count]
-    bench_store.fill(store, specs)
-    figures: dict[str, object] = {"records": len(specs)}
-    figures["megabytes"] = round(sum(path.stat().st_size for path in (folder / "store").rglob("*.json")) / 1e6)
-    commands = {"run": ["run", "grid.toml", "--store", "store"], "show": ["show", "store"]}
-    for name, command in commands.items():
-        figures[name] = least([measured(command, folder) for _ in range(repeats)])
-    figures["pack"] = least([measured(["store", "pack", "store"], folder)])  # once: afterwards it is packed
-    for name, command in commands.items():
-        figures[f"packed_{name}"] = least([measured(command, folder) for _ in range(repeats)])
-    return figures
+    store = folder / "store"
+    if not store.exists():
+        fill = multiprocessing.get_context("spawn").Process(target=filled, args=(store, count))
+        fill.start()  # in a process of its own: a command's largest memory is counted from that of its parent on
+        fill.join()
+    commands = {
+        "gence run": (["run", "grid.toml", "--store", "store"], "20 s"),
+        "gence show": (["show", "store"], "15 s, 1 GB"),
+    }
+    rows: list[dict[str, object]] = []
+    for state in ("one file each", "packed"):
+        of = f"{count:,} records, {state}"
+        for name, (command, aim) in commands.items():
+            found = least([measured(command, folder) for _ in range(repeats)])
+            rows.append({"command": name, "of": of, **found, "aim": aim})
+        if state != "packed":  # once: afterwards it is packed
+            packing = least([measured(["store", "pack", "store"], folder)])
+            rows.append({"command": "gence store pack", "of": of, **packing, "aim": "30 s"})
+    return rows
+
+
+def filled(store: Path, count: int) -> None:
+    """Write a store of `count` records."""
+    bench_store.fill(Store(store), bench_store.grid(count).specs()[:count])
 
 
 def main() -> None:
@@ -108,23 +128,31 @@ def main() -> None:
     parser.add_argument("--classes", type=int, default=10_000)
     parser.add_argument("--records", type=int, default=100_000)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--only", choices=("classes", "records"), help="measure one part; the other's rows are kept")
     parser.add_argument("--output", type=Path, default=Path("results/bench/scale.json"))
-    parser.add_argument("--folder", type=Path, help="where to make the data, which is some gigabytes")
+    parser.add_argument("--folder", type=Path, help="work here and keep the data, some gigabytes, for the next call")
     arguments = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(dir=arguments.folder))
+    folder = Path(tempfile.mkdtemp()) if arguments.folder is None else arguments.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = json.loads(arguments.output.read_text())["rows"] if arguments.only and arguments.output.exists() else []
+    parts = {"classes": (measure_classes, arguments.classes), "records": (measure_records, arguments.records)}
     try:
-        figures = {
-            "classes": measure_classes(folder, arguments.classes, arguments.repeats),
-            "records": measure_records(folder, arguments.records, arguments.repeats),
-        }
+        for part, (measure, size) in parts.items():
+            if arguments.only in (None, part):
+                rows = [row for row in rows if part not in row["of"]] + measure(folder, size, arguments.repeats)
     finally:
-        shutil.rmtree(folder)
-    targets = {"epoch": {"s": 10, "gb": 2}, "sigterm_longest_s": 10, "run": {"s": 20}, "show": {"s": 15, "gb": 1},
-               "pack": {"s": 30}}  # fmt: skip
-    report = {"what": "scale", "environment": environment_record(), "targets": targets, **figures}
+        if arguments.folder is None:
+            shutil.rmtree(folder)
+    environment = {**environment_record("cpu"), "load": [round(load, 1) for load in os.getloadavg()]}
+    environment["device"] = f"cpu, {os.environ.get('OMP_NUM_THREADS', os.cpu_count())} threads"
+    report = {
+        "bench": "scale",
+        "environment": environment,
+        "rows": sorted(rows, key=lambda row: "records" in row["of"]),
+    }
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(json.dumps(report, indent=1) + "\n")
-    print(json.dumps(figures, indent=1))
+    print(json.dumps(rows, indent=1))
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ def test_many_classes_are_solved_without_a_matrix_of_their_square(drift: float, 
     logits = torch.randn(300, 400, dtype=torch.float64) + drift * torch.randn(400, dtype=torch.float64)
     dense = marginal_offset(logits)
     monkeypatch.setattr("gence.losses.drift.offset._DENSE", 10)
-    monkeypatch.setattr("gence.losses.drift.offset._BLOCK", 7_000)  # blocks of some rows
+    monkeypatch.setattr("gence.losses.drift.offset._BLOCK_ON_CPU", 7_000)  # blocks of some rows
     torch.testing.assert_close(marginal_offset(logits), dense, atol=1e-5, rtol=0)
     assert float(((logits + marginal_offset(logits)).softmax(1).mean(0) - 1 / 400).abs().max()) <= 1e-9
 

@@ -128,6 +128,25 @@ def test_bootstrap_interval_agrees_with_scipy():
     assert found.low < found.mean < found.high
 
 
+@pytest.mark.parametrize("n", [5, 1_999])
+def test_bootstrap_draws_in_parts_what_it_would_draw_at_once(n, monkeypatch):
+    values = normal(n, 3).tolist()
+    parts = _bootstrap_interval(values, 0.95, 1_000, 0)
+    monkeypatch.setattr("gence.metrics.stats._DRAWN", 1_000 * n)
+    assert _bootstrap_interval(values, 0.95, 1_000, 0) == parts
+
+
+def test_thousands_of_pairs_have_the_t_interval_which_resampling_would_give():
+    values = normal(2_001, 4) + 1
+    found = paired_difference(values, torch.zeros(2_001))
+    assert (found.low, found.high) == (found.t_low, found.t_high)
+    low, high = _bootstrap_interval(values.tolist(), 0.95, 2_000, 0)
+    assert abs(low - found.low) + abs(high - found.high) < 0.1 * (found.high - found.low)
+    same = paired_difference([1.0] * 3_000, [0.5] * 3_000)
+    assert (same.low, same.high) == (0.5, 0.5)
+    assert math.isnan(same.t_low)
+
+
 def test_bootstrap_repeats_with_its_seed_and_changes_with_it():
     values = normal(6, 3)
     one, again, other = (paired_difference(values, -values, seed=seed) for seed in (1, 1, 2))

@@ -91,7 +91,7 @@ def report(store: Path, out: Path) -> None:
 def show(store: Path) -> None:
     """Print what a store says: for every setting the verdict and the table of losses (``gence show STORE``)."""
     from gence.lab.report import image_concerns, judge, load_rows, recommendation, settings
-    from gence.lab.store import is_it_the_folder, recorded_checksums
+    from gence.lab.store import is_it_the_folder
 
     records = store_at(store, must_exist=True)
     found = settings(load_rows(records))
@@ -102,7 +102,7 @@ def show(store: Path) -> None:
         console.print(recommendation(setting.frame), style="bold", highlight=False, markup=False)
         console.print(judge(setting.frame).headline, highlight=False, markup=False)
         _print_losses(console, setting)
-        for concern in image_concerns(recorded_checksums(records.line(key)) for key in setting.frame["key"]):
+        for concern in image_concerns(map(records.images, setting.frame["key"])):
             console.print(f"Warning: {concern}", style="yellow", highlight=False, markup=False)
 
 

@@ -12,7 +12,9 @@ from torch import Tensor
 _ROW_SUM_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
 
-_BLOCK = 1 << 22  # numbers taken to float64 at a time, where rows can be looked at block by block
+# Numbers taken to float64 at a time, where rows can be looked at block by block: on a CPU so few that what is made of
+# them stays in its caches, and that the system is not asked for new memory at every step.
+_BLOCK, _BLOCK_ON_CPU = 1 << 22, 1 << 18
 
 
 def as_logits(logits: Tensor, name: str = "logits") -> Tensor:
@@ -25,7 +27,7 @@ def as_logits(logits: Tensor, name: str = "logits") -> Tensor:
 
 def blocks(values: Tensor) -> tuple[Tensor, ...]:
     """Checked (n, K) values as blocks of rows: of 10,000 classes, all in float64 would take gigabytes."""
-    return torch.split(values, max(1, _BLOCK // values.shape[1]))
+    return torch.split(values, max(1, (_BLOCK_ON_CPU if values.is_cpu else _BLOCK) // values.shape[1]))
 
 
 def checked_logits(logits: Tensor, name: str = "logits") -> Tensor:

@@ -19,6 +19,7 @@ from gence.metrics.classification import brier_of, nll_of
 
 _WIDEST = 10.0  # |log| of a temperature, in units of the logits' own spread
 _STEPS = 100
+_KEPT = 1 << 22  # logits up to which float64 copies are kept while a temperature is looked for
 
 
 class ScoreParts(NamedTuple):
@@ -111,7 +112,7 @@ def temperature_of(logits: Tensor, labels: Tensor) -> float:
         return z, z.where(z.isfinite(), 0.0), z.gather(1, own[:, None]).squeeze(1)
 
     pieces = _with_labels(logits, labels)
-    kept = [known(*pieces[0])] if len(pieces) == 1 else None  # of few numbers they are made once
+    kept = [known(*piece) for piece in pieces] if logits.numel() <= _KEPT else None  # of few numbers they are made once
 
     def rows() -> Iterable[tuple[Tensor, Tensor, Tensor]]:
         return (known(*piece) for piece in pieces) if kept is None else kept

@@ -20,6 +20,9 @@ from gence.metrics.wilcoxon import smallest_p, wilcoxon_signed_rank
 if TYPE_CHECKING:
     from torch import Tensor
 
+_MOST_RESAMPLED = 2_000  # pairs; of more, the mean's distribution is normal to all digits that are shown
+_DRAWN = 1 << 18  # numbers drawn at a time by the bootstrap
+
 
 def student_two_sided_p(t: float, dof: float) -> float:
     """P(|T| >= |t|) for Student's t with `dof` degrees of freedom: I_{dof / (dof + t^2)}(dof / 2, 1 / 2).
@@ -132,7 +135,8 @@ class PairedDifference:
         std: sample standard deviation of the differences; NaN for n = 1.
         n: pairs.
         confidence: of both intervals, such as 0.95.
-        low, high: percentile bootstrap interval of the mean; NaN for n < 3, where resampling says nothing.
+        low, high: percentile bootstrap interval of the mean; NaN for n < 3, where resampling says nothing. Beyond 2,000
+            pairs it is the t interval, from which it hardly differs there.
         t_low, t_high: Student's t interval of the mean; NaN for n = 1 and where all differences are the same but not 0.
         wilcoxon_p: two-sided signed-rank p-value, exact up to 50 pairs; see `wilcoxon_signed_rank`.
         t_p: two-sided paired t-test; NaN for n = 1 and where all differences are the same: shares of few test rows are
@@ -202,14 +206,16 @@ def paired_difference(
     n = len(differences)
     mean, std = _mean_std(differences)
     low = high = t_low = t_high = t_p = math.nan
-    if n >= 3:
-        low, high = _bootstrap_interval(differences, confidence, resamples, seed)
     varied = n >= 2 and std > rounding
     if varied:
         t_p = student_two_sided_p(mean / (std / math.sqrt(n)), n - 1)
     if varied or (n >= 2 and abs(mean) <= rounding):
         half = student_critical(1 - confidence, n - 1) * std / math.sqrt(n)
         t_low, t_high = mean - half, mean + half
+    if 3 <= n <= _MOST_RESAMPLED:
+        low, high = _bootstrap_interval(differences, confidence, resamples, seed)
+    elif n > _MOST_RESAMPLED:
+        low, high = (t_low, t_high) if varied else (mean, mean)
     return PairedDifference(
         mean=mean,
         std=std,
@@ -311,8 +317,10 @@ def _bootstrap_interval(differences: list[float], confidence: float, resamples: 
 
     generator = torch.Generator().manual_seed(seed)
     values = torch.tensor(differences, dtype=torch.float64)
-    draws = torch.randint(len(values), (resamples, len(values)), generator=generator)
-    means = values[draws].mean(dim=1).sort().values
+    at_once = max(1, _DRAWN // len(values))  # of many pairs, all draws would take gigabytes
+    sizes = [min(at_once, resamples - done) for done in range(0, resamples, at_once)]
+    parts = [values[torch.randint(len(values), (size, len(values)), generator=generator)].mean(1) for size in sizes]
+    means = torch.cat(parts).sort().values
     # Quantiles by hand: torch.quantile refuses more than 16 million values.
     edges = []
     for share in ((1 - confidence) / 2, (1 + confidence) / 2):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from gence.lab.spec.fields import SpecError
@@ -142,3 +144,23 @@ def test_a_file_that_is_no_grid_is_named(tmp_path):
     (tmp_path / "latin.toml").write_bytes(b'[base]\ndata = "Stra\xdfe"\n')
     with pytest.raises(SpecError, match=r"latin.toml is not TOML, which is text in UTF-8"):
         read_grid(tmp_path / "latin.toml")
+
+
+@pytest.mark.parametrize(
+    ("base", "product"),
+    [
+        ({"loss": "ce"}, {"recipe": ["tiny", "modern"], "seed": [0, 1]}),
+        ({"loss": "ce", "recipe": "tiny", "recipe.lr": 0.03}, {"recipe": ["tiny", "modern"], "subset.n": [50, 60]}),
+        (
+            {"recipe": "tiny", "subset": 50, "subset.rho": 10.0},
+            {"loss": ["ce", "gence(anchor=0.5)"], "subset": [50, 90]},
+        ),
+        ({"recipe": "tiny", "loss": "gence"}, {"loss.anchor": [0.1, 0.2], "recipe.lr": [0.1, 0.2]}),
+    ],
+)
+def test_each_run_of_a_product_is_the_base_with_its_own_changes(base, product):
+    base = {"data": "digits", "model": "mlp", "seed": 0, **base}
+    found = Grid(base=base, product=product).specs()
+    points = [dict(zip(product, values, strict=True)) for values in itertools.product(*product.values())]
+    assert found == [Grid(base={**base, **point}).specs()[0] for point in points]
+    assert len({spec.key for spec in found}) == len(points)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -133,6 +134,40 @@ def test_a_row_is_the_same_from_a_record_and_from_its_line(tmp_path):
     assert all(remembering.read(key) is record for key, record in records.items())
     pd.testing.assert_frame_equal(remembering.frame(), store.frame())
     assert list(remembering.frame().columns) == list(store.frame().columns)
+
+
+def test_the_checksums_of_images_are_known_from_the_frame(tmp_path, monkeypatch):
+    store = Store(tmp_path)
+    images = {SPECS[0].key: {"train": "a", "test": "b"}, SPECS[1].key: {}}
+    for spec in SPECS[:2]:
+        store.write(spec, result(data=images[spec.key]), ENVIRONMENT)
+    assert {key: store.images(key) for key in images} == images
+    store.frame()
+    monkeypatch.setattr(store, "line", lambda _key: pytest.fail("a record was read again"))
+    assert {key: store.images(key) for key in images} == images
+
+
+def test_packing_many_records_takes_the_memory_of_few(tmp_path):
+    """And where one is damaged, all stay as they were."""
+    store, specs = Store(tmp_path), make_specs(75)
+    for spec in specs:
+        store.write(spec, result(curves={"loss": [0.5] * 50_000}), ENVIRONMENT)
+    path = record_file(store, specs[7])
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"[0.5", b"[0.6", 1))
+    with pytest.raises(StoreError, match=f"{path.name} was changed"):
+        store.pack()
+    assert not store.pack_path.exists()
+    assert not list(tmp_path.rglob(".writing-*"))
+    assert store.keys() == {spec.key for spec in specs}
+    path.write_bytes(whole)
+    tracemalloc.start()
+    try:
+        assert store.pack() == len(specs)
+        assert tracemalloc.get_traced_memory()[1] < 10 * len(whole) < len(whole) * len(specs) / 4
+    finally:
+        tracemalloc.stop()
+    assert store.check().sound == len(specs)
 
 
 def test_packed_records_read_like_loose_ones(tmp_path):
@@ -421,14 +456,14 @@ def test_a_pack_replaced_between_any_two_steps_of_a_reader_is_read_whole(tmp_pat
     store.pack()
     first, *_, last = sorted(store.keys())
     lines = {key: line.rstrip(b"\n") for key, line in Pack(store.pack_path).lines()}
-    without_first = {key: line for key, line in lines.items() if key != first}
+    without_first = [line for key, line in lines.items() if key != first]
     done = threading.Event()
 
     def replace_it() -> None:
         pack = Pack(store.pack_path)
         while not done.is_set():
             pack.write(without_first)
-            pack.write(lines)
+            pack.write(lines.values())
 
     writer = threading.Thread(target=replace_it)
     writer.start()

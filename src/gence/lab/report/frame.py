@@ -70,9 +70,11 @@ def by_seed(frame: pd.DataFrame, loss: str, metric: str) -> dict[int, float]:
     """Return a loss's finite values of a metric by seed."""
     if metric not in frame:
         return {}
-    rows = frame.loc[frame["loss"] == loss, ["seed", metric]]
-    pairs = ((int(seed), float(value)) for seed, value in rows.itertuples(index=False))
-    return {seed: value for seed, value in sorted(pairs) if math.isfinite(value)}
+    own = (frame["loss"] == loss).to_numpy()
+    seeds, values = frame["seed"].to_numpy()[own].astype(int), frame[metric].to_numpy()[own].astype(float)
+    order = np.lexsort((values, seeds))
+    order = order[np.isfinite(values[order])]
+    return dict(zip(seeds[order].tolist(), values[order].tolist(), strict=True))
 
 
 def losses_in(frame: pd.DataFrame) -> list[str]:

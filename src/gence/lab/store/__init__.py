@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         check_same_data,
         checksums_at_hand,
         data_checksums,
-        recorded_checksums,
     )
     from gence.lab.store.record import Record, RunResult, verified_run
     from gence.lab.store.store import Store

@@ -15,7 +15,7 @@ import re
 import stat
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,8 +83,8 @@ def create_file(path: Path, data: bytes, *, durable: bool = True) -> bool:
         temporary.unlink(missing_ok=True)
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Write `data` to `path`; whoever reads meanwhile sees the old file or the new one, whole."""
+def replace_file(path: Path, data: bytes | Iterable[bytes]) -> None:
+    """Write `data`, whole or piece by piece, to `path`; whoever reads meanwhile sees the old file or the new one."""
     temporary = _written_beside(path, data)
     try:
         temporary.replace(path)
@@ -92,6 +92,12 @@ def replace_file(path: Path, data: bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise explain(error, path) from error
     _flush_folder(path.parent)
+
+
+def read_file(path: str) -> bytes:
+    """Return what is in a file; without a `Path` and a buffer, because of 100,000 files that saves seconds."""
+    with os.fdopen(os.open(path, os.O_RDONLY), "rb", buffering=0) as file:
+        return file.read()
 
 
 @contextlib.contextmanager
@@ -155,20 +161,22 @@ def remove(path: Path) -> None:
         raise explain(error, path) from error
 
 
-def _written_beside(path: Path, data: bytes, *, durable: bool = True) -> Path:
+def _written_beside(path: Path, data: bytes | Iterable[bytes], *, durable: bool = True) -> Path:
     """Write `data` to a temporary file in the folder of `path`, flushed to the disk if it must last."""
     temporary = temporary_path(path.with_name(f"{path.name}.part"))  # no reader's pattern fits such an ending
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("xb") as file:
-            file.write(data)
+            file.writelines([data] if isinstance(data, bytes) else data)
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
-    except OSError as error:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        raise explain(error, path) from error
+        if isinstance(error, OSError):
+            raise explain(error, path) from error
+        raise  # of whoever makes the pieces
     return temporary
 
 

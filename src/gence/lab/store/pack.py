@@ -10,7 +10,7 @@ import hashlib
 import io
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -58,10 +58,10 @@ class Pack:
                 if key is not None:
                     yield key, line
 
-    def write(self, lines: Mapping[str, bytes]) -> None:
-        """Replace the file by these records, in the order of their keys. Hold `locked()` meanwhile."""
+    def write(self, lines: Iterable[bytes]) -> None:
+        """Replace the file by these records. Hold `locked()` meanwhile. One record is in memory at a time."""
         self.ensure_only_records()
-        files.replace_file(self.path, b"".join(lines[key] + b"\n" for key in sorted(lines)))
+        files.replace_file(self.path, (line + b"\n" for line in lines))
         self._signature = None
 
     @contextlib.contextmanager

@@ -9,21 +9,18 @@ What reads images is imported where it is needed: the driver of a grid does with
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gence.lab.spec import RunSpec
-from gence.lab.store.record import Record
+from gence.lab.store.record import Record, recorded_checksums
 from gence.lab.store.store import Store
 
 if TYPE_CHECKING:
     from gence.lab.data import DataSplits, ImageSet, RowSet, RowSplits
 
 _OOD = "ood/"
-_CHECKSUMS = re.compile(rb'"data":(\{[^{}]*\})')  # as records are written; a spec's own "data" is a name
 _IN_WORDS = {"train": "the training images", "test": "the test images", "encoder": "the encoder's weights"}
 
 
@@ -95,12 +92,6 @@ def check_same_data(records: Iterable[Record], found: Mapping[str, str], store: 
                 f"{' and '.join(changed)} differ); results on different images cannot be compared. "
                 "Name another folder (--store, or --out for a comparison), or remove the old records"
             )
-
-
-def recorded_checksums(line: bytes) -> dict[str, str]:
-    """The checksums of a run's images from its record as it is stored, without parsing it: there may be thousands."""
-    found = _CHECKSUMS.search(line)
-    return json.loads(found[1]) if found else {}
 
 
 def check_recorded_data(specs: Iterable[RunSpec], store: Store, cache_dir: Path | None = None) -> None:

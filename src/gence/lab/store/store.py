@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,7 @@ class Store:
         self.root = Path(path)
         self._remember = remember
         self._remembered: dict[str, Record] = {}
+        self._images: dict[str, Mapping[str, str]] = {}
         self._pack = Pack(self.root / "records.jsonl")
         self._predictions = Predictions(self.root / "predictions")
         if in_the_way := [place for place in (self.root, *self.root.parents) if place.is_file()]:
@@ -82,7 +83,7 @@ class Store:
     def keys(self) -> set[str]:
         """Return the keys of all recorded runs, from names alone: no record is opened."""
         # Loose files before the pack: a record on its way into the pack is then seen at least once.
-        return {key for key, _ in self.loose_files()} | set(self._pack)
+        return {key for key, _ in self._loose()} | set(self._pack)
 
     def missing(self, specs: Iterable[RunSpec]) -> list[RunSpec]:
         """Return the specs that are not recorded, each once, in the order given."""
@@ -117,7 +118,7 @@ class Store:
     def line(self, key: str) -> bytes:
         """Return a record as it is stored, without the newline."""
         try:
-            line = self._record_path(key).read_bytes().rstrip(b"\n")
+            line = files.read_file(f"{self.root}{os.sep}records{os.sep}{key[:2]}{os.sep}{key}.json").rstrip(b"\n")
         except FileNotFoundError:
             packed = self._pack.line(key)
         else:
@@ -128,6 +129,10 @@ class Store:
             raise StoreError(f"the store {self.root} has no record {key}")
         return packed
 
+    def images(self, key: str) -> Mapping[str, str]:
+        """Return the checksums of a run's images as its record has them; of a row of `frame` without reading again."""
+        return self._images[key] if key in self._images else record.recorded_checksums(self.line(key))
+
     def unreadable(self, keys: Iterable[str]) -> dict[str, str]:
         """Return what is wrong with those of these records that are here and are not as they were written.
 
@@ -136,10 +141,18 @@ class Store:
         found: dict[str, str] = {}
         for key in sorted(self.keys().intersection(keys).difference(self._remembered)):
             try:
-                record.verified_run(self.line(key), self._where(key))
+                self._checked(key, record.verified_run, self.line(key))
             except StoreError as error:
                 found[key] = str(error)
         return found
+
+    def _checked(self, key: str, check: Callable[[bytes, str], object], line: bytes) -> None:
+        """Check a record; where it stands is looked for only if there is something to say of it."""
+        try:
+            check(line, key)
+        except StoreError:
+            check(line, self._where(key))
+            raise
 
     def predictions(self, run: str | Record) -> dict[str, np.ndarray] | None:
         """Return the compact predictions of a run, or None where none were kept; those of another run are an error.
@@ -174,16 +187,18 @@ class Store:
         """Return the row of each record; the packed ones from one pass over their file, where all are asked for."""
         rows: dict[str, dict[str, Any]] = {}
         newer = 0
+        alike: dict[tuple[Any, ...], Mapping[str, str]] = {}
 
         def add(key: str, line: bytes) -> None:
             nonlocal newer
             try:
-                rows[key] = record.row_of_line(line, self._called(key))
+                rows[key], images = record.row_of_line(line, self._called(key))
+                self._images[key] = alike.setdefault(tuple(images.items()), images)
             except NewerVersionError:
                 newer += 1
 
         if keys is None:
-            keys = {key for key, _ in self.loose_files()}  # before the pack, as in `keys`
+            keys = {key for key, _ in self._loose()}  # before the pack, as in `keys`
             for key, line in self._pack.lines():
                 if key not in keys:
                     add(key, line)
@@ -258,15 +273,20 @@ class Store:
         Predictions stay where they are. Others may read and write meanwhile.
         """
         with self._pack.locked():
-            loose = dict(self.loose_files())
-            lines = {key: self.line(key) for key in sorted({*loose, *self._pack})}
-            for key, line in lines.items():
-                record.check_unchanged(line, self._where(key))
-                self._ensure_one(key, line)
-            self._pack.write(lines)
+            loose = dict(self._loose())
+            keys = sorted({*loose, *self._pack})
+
+            def sound(key: str) -> bytes:
+                line = self.line(key)
+                self._checked(key, record.check_unchanged, line)
+                if key in loose:
+                    self._ensure_one(key, line)
+                return line
+
+            self._pack.write(map(sound, keys))
             for path in loose.values():
-                path.unlink(missing_ok=True)
-        return len(lines)
+                Path(path).unlink(missing_ok=True)
+        return len(keys)
 
     def check(self, *, remove_leftovers: bool = False) -> StoreCheck:
         """Read everything; return what is not as it was written. Nothing is changed, but leftovers if asked."""
@@ -323,24 +343,29 @@ class Store:
 
     def loose_files(self) -> Iterator[tuple[str, Path]]:
         """Yield the keys and files of the records that are not packed."""
+        for key, path in self._loose():
+            yield key, Path(path)
+
+    def _loose(self) -> Iterator[tuple[str, str]]:
         for path in self._record_files():
-            named = path.suffix == ".json" and record.KEY_FORM.fullmatch(path.stem)
-            if named and path.parent.name == path.stem[:2]:
-                yield path.stem, path
+            folder, _, name = path.rpartition(os.sep)
+            key = name.removesuffix(".json")
+            if key != name and record.KEY_FORM.fullmatch(key) and folder.endswith(f"{os.sep}{key[:2]}"):
+                yield key, path
 
     def _strangers(self) -> list[Path]:
-        known = {path for _, path in self.loose_files()}
-        others = (path for path in self._record_files() if path not in known)
+        known = {path for _, path in self._loose()}
+        others = (Path(path) for path in self._record_files() if path not in known)
         return sorted(path for path in others if not path.name.startswith(files.TEMPORARY_PREFIX))
 
-    def _record_files(self) -> Iterator[Path]:
+    def _record_files(self) -> Iterator[str]:
         try:
             folders = [entry.path for entry in os.scandir(self.root / "records") if entry.is_dir()]
         except FileNotFoundError:
             return
         for folder in folders:
             with os.scandir(folder) as entries:
-                yield from (Path(entry.path) for entry in entries)
+                yield from (entry.path for entry in entries)
 
     def _take(self, key: str, line: bytes, other: Store) -> None:
         """Store another store's record as it is, in place of this store's own where it has one."""
@@ -350,7 +375,7 @@ class Store:
         self._predictions.take(key, other._predictions)
         if packed:
             with self._pack.locked():
-                self._pack.write({**{own: self.line(own) for own in self._pack}, key: line})
+                self._pack.write(line if own == key else self.line(own) for own in sorted(self._pack))
             self._record_path(key).unlink(missing_ok=True)
         else:
             files.replace_file(self._record_path(key), line + b"\n")

@@ -147,7 +147,7 @@ def _references(spec: RunSpec, data: FeatureData | PixelData) -> list[dict[str, 
 
     from gence.lab.data import DataError, RowSplits
     from gence.lab.features import affordable_references, fit_references, stratified_folds
-    from gence.lab.train import Outputs, PixelData, evaluate_outputs
+    from gence.lab.train import Outputs, PixelData, evaluate_outputs, of_training
 
     problem = data.problem(spec)
     try:
@@ -164,8 +164,9 @@ def _references(spec: RunSpec, data: FeatureData | PixelData) -> list[dict[str, 
                 logits=torch.cat([one.logits(part) for part in data.test_rows(_CHUNK)]),
                 labels=labels,
                 index=torch.arange(len(labels)),
-                train_logits=one.logits(problem.rows(torch.arange(len(problem)))),
-                train_labels=problem.labels,
+                training=of_training(
+                    one.logits(problem.rows(torch.arange(len(problem)))), problem.labels, problem.prior
+                ),
                 ood={},
                 prior=problem.prior,
                 num_classes=problem.num_classes,

@@ -260,7 +260,7 @@ def run_grid(
         cohort_size=_cohort_size(cohort_size, capacity, len(missing)),
         max_attempts=max_attempts,
         failures=failures,
-        peers=_peers(wanted),
+        peers=_peers(wanted) if missing else {},
     )
     options = WorkOptions(
         store=store.root,

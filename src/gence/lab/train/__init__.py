@@ -10,7 +10,7 @@ from gence._front_door import front_door
 if TYPE_CHECKING:
     from gence.lab.train.backbone import RunBackbone, check_device, pretrained_encoder, resolve_device, run_backbone
     from gence.lab.train.cohort import Cohort, CohortProgress, train_cohort
-    from gence.lab.train.evaluate import FeatureDetectors, Outputs, evaluate_outputs
+    from gence.lab.train.evaluate import FeatureDetectors, Outputs, evaluate_outputs, of_training
     from gence.lab.train.export import export_model
     from gence.lab.train.frozen import FeatureData, PixelData, embed_data, is_frozen, pixel_data
     from gence.lab.train.predict import (

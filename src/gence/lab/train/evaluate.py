@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -42,7 +42,7 @@ from gence.metrics import (
 _CHUNK = 1000
 _CHUNK_CPU = 250
 _MOST_DETECTED = 10_000
-_BLOCK = 1 << 22  # logits taken to float64 at a time
+_BLOCK = 1 << 18  # logits taken to float64 at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +95,38 @@ Detected = Mapping[str, tuple[Tensor, Mapping[str, Tensor]]]
 """Scores by detectors that read features: name -> of the inputs that are judged (n,), and of each OOD set."""
 
 
+class OfTraining(NamedTuple):
+    """What logits of training images say; the logits themselves, gigabytes of many classes, may then go.
+
+    Attributes:
+        metrics: "train_accuracy" and "marginal_kl"; empty if a logit is not finite.
+        marginal: mean prediction of each class, (K,); None if a logit is not finite.
+        offset: offsets (K,) that make the marginal the prior; None where there are none.
+    """
+
+    metrics: dict[str, float]
+    marginal: Tensor | None
+    offset: Tensor | None
+
+
+def of_training(logits: Tensor, labels: Tensor, prior: Tensor) -> OfTraining:
+    """What logits (n, K) of training images with labels (n,) say; `prior` is their class distribution (K,)."""
+    if not _finite(logits):
+        return OfTraining({}, None, None)
+    metrics = {"train_accuracy": float((logits.argmax(1) == labels).double().mean())}
+    metrics["marginal_kl"] = float(marginal_divergence(logits, prior))
+    try:
+        offset = marginal_offset(logits, prior)
+    except RuntimeError:  # predictions too sharp for any offset to match the prior: said by its absence
+        offset = None
+    return OfTraining(metrics, predicted_marginal(logits), offset)
+
+
+def _finite(*tensors: Tensor) -> bool:
+    ends = [end for values in tensors for end in values.aminmax()]  # NaN is both
+    return all(bool(end.isfinite()) for end in ends)
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Outputs:
     """What a network says of its images, and what is true of them.
@@ -103,8 +135,7 @@ class Outputs:
         logits: of the images it is judged by, (n, K).
         labels: theirs, (n,).
         index: their positions in the source's split, (n,) on the CPU.
-        train_logits: of the images it was trained on.
-        train_labels: theirs.
+        training: what its logits say of the images it was trained on.
         ood: logits of out-of-distribution sets, by their short names.
         prior: class distribution of the training images, (K,).
         num_classes: K.
@@ -115,8 +146,7 @@ class Outputs:
     logits: Tensor
     labels: Tensor
     index: Tensor
-    train_logits: Tensor
-    train_labels: Tensor
+    training: OfTraining
     ood: dict[str, Tensor]
     prior: Tensor
     num_classes: int
@@ -176,9 +206,10 @@ def evaluate(model: nn.Module, problem: Problem) -> Evaluation:
         return predict_logits(model, images, problem.mean, problem.std)
 
     held = problem.held
+    training = of_training(logits(problem.train.images), problem.train.labels, problem.prior)
     outputs = Outputs(
         logits=logits(problem.judged.images), labels=problem.judged.labels, index=problem.judged.index,
-        train_logits=logits(problem.train.images), train_labels=problem.train.labels,
+        training=training,
         ood={ood_name(name): logits(images) for name, images in problem.ood.items()}, prior=problem.prior,
         num_classes=len(problem.classes), held=None if held is None else HeldOut(logits(held.images), held.labels),
     )  # fmt: skip
@@ -187,19 +218,14 @@ def evaluate(model: nn.Module, problem: Problem) -> Evaluation:
 
 def evaluate_outputs(outputs: Outputs) -> Evaluation:
     """Judge what a network says, once more after the ``marginal_offset`` of its training logits, and calibrated."""
-    logits, labels, train_logits, ood = outputs.logits, outputs.labels, outputs.train_logits, outputs.ood
-    ends = [end for values in (logits, train_logits, *ood.values()) for end in values.aminmax()]  # NaN is both
-    if not all(bool(end.isfinite()) for end in ends):
+    logits, labels, ood = outputs.logits, outputs.labels, outputs.ood
+    of_train, marginal, offset = outputs.training
+    if marginal is None or not _finite(logits, *ood.values()):
         accuracy = float((logits.argmax(1) == labels).double().mean())  # of what argmax makes of NaN: about chance
         return Evaluation(metrics={"accuracy": accuracy}, tables={}, predictions={}, offset=None, finite=False)
 
     metrics = score(logits, labels, ood, outputs.detected) | score_parts(logits, labels)._asdict()
-    metrics |= {"train_accuracy": float((train_logits.argmax(1) == outputs.train_labels).double().mean())}
-    metrics["marginal_kl"] = float(marginal_divergence(train_logits, outputs.prior))
-    try:
-        offset = marginal_offset(train_logits, outputs.prior)
-    except RuntimeError:  # predictions too sharp for any offset to match the prior: said by its absence
-        offset = None
+    metrics |= of_train
     if offset is not None:
         shifted = score(logits + offset, labels, {name: values + offset for name, values in ood.items()})
         metrics |= {f"offset/{name}": value for name, value in shifted.items()}
@@ -208,7 +234,7 @@ def evaluate_outputs(outputs: Outputs) -> Evaluation:
     confidence, predicted = _top_class(logits)
     tables: dict[str, Any] = {
         "reliability": _reliability(confidence, predicted == labels),
-        "marginal": _rounded(predicted_marginal(train_logits)),
+        "marginal": _rounded(marginal),
         "prior": _rounded(outputs.prior),
         "per_class_accuracy": _rounded(per_class_accuracy(logits, labels)),
         "ood_histograms": _histograms(logits, ood),

@@ -42,7 +42,7 @@ from gence.lab.spec import RunSpec, ood_name
 from gence.lab.store import RunResult, data_checksums
 from gence.lab.train.backbone import pretrained_encoder
 from gence.lab.train.checkpoint import add_calibrator, write_tensors
-from gence.lab.train.evaluate import Evaluation, FeatureDetectors, Outputs, evaluate_outputs
+from gence.lab.train.evaluate import Evaluation, FeatureDetectors, Outputs, evaluate_outputs, of_training
 from gence.lab.train.task import subset_index
 
 if TYPE_CHECKING:
@@ -286,8 +286,8 @@ def _judged(
             pairs = {name: (outside[name], values) for name, values in far.items()}
             detected = detectors.with_vim(shared, one.head, (features, of_test[m]), pairs)
         outputs = Outputs(
-            logits=of_test[m], labels=labels, index=positions, train_logits=of_train[m], train_labels=problem.labels,
-            ood=far, prior=problem.prior,
+            logits=of_test[m], labels=labels, index=positions,
+            training=of_training(of_train[m], problem.labels, problem.prior), ood=far, prior=problem.prior,
             num_classes=problem.num_classes,
             held=unseen[m] if of_held is None else HeldOut(of_held[m], whole.labels[held]), detected=detected,
         )  # fmt: skip

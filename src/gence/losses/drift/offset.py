@@ -12,7 +12,7 @@ from gence.losses import _checks
 from gence.losses.targets import flatten_logits
 
 _DENSE = 2048  # classes up to which Newton's step is solved with its matrix
-_BLOCK = 1 << 22  # logits taken to float64 at a time
+_BLOCK, _BLOCK_ON_CPU = 1 << 22, 1 << 18  # logits taken to float64 at a time; few stay in a CPU's caches
 _CONJUGATE_STEPS = 20
 
 _KEEPS_LOGITS = (nn.Identity, nn.Dropout, nn.Flatten, nn.Softmax, nn.LogSoftmax)
@@ -184,7 +184,7 @@ def _look(z: Tensor, b: Tensor) -> _Look:
 
 
 def _blocks(values: Tensor) -> tuple[Tensor, ...]:
-    return torch.split(values, max(1, _BLOCK // values.shape[1]))
+    return torch.split(values, max(1, (_BLOCK_ON_CPU if values.is_cpu else _BLOCK) // values.shape[1]))
 
 
 def _dense_step(z: Tensor, b: Tensor, m: Tensor, gradient: Tensor, ridge: float) -> Tensor:

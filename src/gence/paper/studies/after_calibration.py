@@ -149,7 +149,7 @@ def _judged(
 
     from gence.calibrate import sets_metrics
     from gence.lab.features import logits_of
-    from gence.lab.train import FeatureDetectors, Outputs, evaluate_outputs
+    from gence.lab.train import FeatureDetectors, Outputs, evaluate_outputs, of_training
 
     rows = problem.rows(torch.arange(len(problem)))
     detectors = FeatureDetectors(rows, problem.labels)
@@ -162,7 +162,7 @@ def _judged(
         seen = evaluate_outputs(
             Outputs(
                 logits=of_test[i], labels=features.test_labels, index=torch.arange(len(features.test_labels)),
-                train_logits=of_train[i], train_labels=problem.labels, ood=others, prior=problem.prior,
+                training=of_training(of_train[i], problem.labels, problem.prior), ood=others, prior=problem.prior,
                 num_classes=problem.num_classes, held=held[i],
                 detected=detectors.with_vim(shared, head, (features.test, of_test[i]), pairs),
             )
