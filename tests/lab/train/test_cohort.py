@@ -21,6 +21,14 @@ def run(*specs, **options):
     return train_cohort(specs, device="cpu", **options)
 
 
+def run_epochs(number, *specs, workdir, device="cpu"):
+    """Stop after so many epochs; a stop within the first would keep nothing."""
+    seen = []
+    return train_cohort(
+        specs, device=device, workdir=workdir, on_epoch=seen.append, should_stop=lambda: len(seen) == number
+    )
+
+
 def test_the_same_spec_gives_the_same_result_to_the_last_bit():
     spec = small_spec("gence", ood=("digits",), **MIXED)
     torch.manual_seed(1)
@@ -44,8 +52,7 @@ def test_an_epoch_in_parts_gives_the_same_result(part_bytes, tmp_path, monkeypat
     specs = [small_spec(loss, n=100, seed=seed, **MIXED) for seed in (0, 1) for loss in LOSSES]
     whole = run(*specs)
     monkeypatch.setattr("gence.lab.train.batches.PART_BYTES", part_bytes)
-    stopped = run(*specs, workdir=tmp_path, should_stop=lambda: True)  # and resumes in its second epoch
-    assert stopped == [None] * len(specs)
+    assert run_epochs(1, *specs, workdir=tmp_path) == [None] * len(specs)
     for one, other in zip(whole, run(*specs, workdir=tmp_path), strict=True):
         same_outcome(one, other)
 
@@ -64,9 +71,7 @@ def test_an_interrupted_cohort_continues_to_the_same_result(tmp_path, recipe):
     specs = [small_spec(loss, **recipe) for loss in LOSSES]
     whole = run(*specs)
     for stop_after in (1, 2):
-        done = iter(range(1, 10))
-        stopped = run(*specs, workdir=tmp_path, should_stop=lambda done=done, n=stop_after: next(done) == n)
-        assert stopped == [None] * len(specs)
+        assert run_epochs(stop_after, *specs, workdir=tmp_path) == [None] * len(specs)
         assert len(list(tmp_path.iterdir())) == 1
         seen: list[CohortProgress] = []
         for one, other in zip(whole, run(*specs, workdir=tmp_path, on_epoch=seen.append), strict=True):
@@ -104,7 +109,7 @@ def test_a_cohort_killed_while_it_is_judged_is_judged_again(tmp_path, monkeypatc
 
 def test_a_checkpoint_that_was_cut_short_is_not_used(tmp_path):
     spec = small_spec()
-    run(spec, workdir=tmp_path, should_stop=lambda: True)
+    run_epochs(1, spec, workdir=tmp_path)
     (path,) = tmp_path.iterdir()
     path.write_bytes(path.read_bytes()[:1000])
     (result,) = run(spec, workdir=tmp_path)
@@ -114,7 +119,7 @@ def test_a_checkpoint_that_was_cut_short_is_not_used(tmp_path):
 
 def test_time_before_an_interruption_counts(tmp_path):
     spec = small_spec()
-    run(spec, workdir=tmp_path, should_stop=lambda: True)
+    run_epochs(1, spec, workdir=tmp_path)
     saved = CohortCheckpoint(tmp_path, [spec]).load()
     CohortCheckpoint(tmp_path, [spec]).save(saved.epoch, 1000.0, saved.tensors, saved.sums)
     (result,) = run(spec, workdir=tmp_path)
@@ -146,7 +151,7 @@ def test_a_network_broken_by_its_last_step_has_diverged_too():
 def test_a_diverged_run_stays_diverged_after_an_interruption(tmp_path):
     specs = [small_spec("ce"), small_spec("ce", **{"recipe.lr": 1e30})]
     whole = run(*specs)
-    run(*specs, workdir=tmp_path, should_stop=lambda: True)
+    run_epochs(1, *specs, workdir=tmp_path)
     for one, other in zip(whole, run(*specs, workdir=tmp_path), strict=True):
         same_outcome(one, other)
 
@@ -266,7 +271,7 @@ def test_a_cohort_gives_the_results_of_runs_one_by_one_on_a_gpu():
 def test_an_interrupted_cohort_continues_to_the_same_result_on_a_gpu(tmp_path):
     specs = [small_spec(loss, **{**MIXED, "recipe.ema": 0.9}) for loss in LOSSES]
     whole = train_cohort(specs, device="cuda")
-    train_cohort(specs, device="cuda", workdir=tmp_path, should_stop=lambda: True)
+    run_epochs(1, *specs, workdir=tmp_path, device="cuda")
     for one, other in zip(whole, train_cohort(specs, device="cuda", workdir=tmp_path), strict=True):
         same_outcome(one, other)
 

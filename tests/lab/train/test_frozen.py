@@ -138,7 +138,7 @@ def test_gray_images_have_features_too():
 
 
 def test_fields_that_do_nothing_are_refused(photographs):
-    with pytest.raises(ValueError, match=r"recipe\.flip is True, which has no effect on features"):
+    with pytest.raises(ValueError, match=r"recipe\.flip is True, which has no effect on embedded features"):
         train_cohort([spec_of(photographs, **{"recipe.flip": True})], device="cpu")
     with pytest.raises(SpecError, match="did you mean 'lbfgs'"):
         spec_of(photographs, **{"recipe.optimizer": "lbgfs"})

@@ -122,7 +122,7 @@ def test_priors_by_name_and_label_smoothing():
 @pytest.mark.parametrize(("loss", "message"), [
     ("gence(anchor=0.1,prior=tran)", "prior is 'tran'; expected 'train', 'uniform'"),
     ("focal(gama=2)", "unknown parameter 'gama'; known: label_smoothing, gamma"),
-    ("ce(reduction=none)", "no parameter 'reduction'"),
+    ("ce(reduction=none)", "unknown parameter 'reduction'; known: label_smoothing, weight"),
     ("focall", "did you mean 'focal'"),
 ])  # fmt: skip
 def test_a_wrong_loss_is_refused_by_name(loss, message):
