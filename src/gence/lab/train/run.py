@@ -66,7 +66,8 @@ class Trainee:
         self.num_classes = K = len(problem.classes)
         self.bf16 = uses_bf16(spec, device)
         self.classifier = self._create_classifier({} if untrained is None else untrained)
-        self.model = self._create_model().to(device).to(memory_format=torch.channels_last)
+        # An encoder comes in the mode it embeds in, and what resumes must train as what was stopped did.
+        self.model = self._create_model().to(device).to(memory_format=torch.channels_last).train()
         self.criterion = create_criterion(spec, problem.prior)
         self.trained = [p for p in self.model.parameters() if p.requires_grad]
         table = learning_rates(recipe, feed.steps)
