@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 from gence.cli import main
 from gence.cli.app import create_app
-from gence.cli.compare import _failures, _print_losses
+from gence.cli.compare import _print_losses
+from gence.cli.terminal import failure_lines
 from gence.lab.report.frame import load_rows, settings
 from gence.lab.spec import LOSS_GROUPS, split_losses
 from gence.lab.spec.run import RunSpec
@@ -127,7 +128,7 @@ def test_the_groups_are_in_the_help():
 
 
 def test_an_error_of_many_runs_is_printed_once():
-    lines = _failures({f"{i:016x}": "no space left" for i in range(35)} | {"f" * 16: "killed"})
+    lines = failure_lines({f"{i:016x}": "no space left" for i in range(35)} | {"f" * 16: "killed"})
     assert lines == ["35 runs failed (0000000000000000 and others): no space left", f"Run {'f' * 16} failed: killed"]
 
 

@@ -11,7 +11,14 @@ import typer
 
 from gence.cli.options import read_sources
 from gence.cli.store import store_at
-from gence.cli.terminal import exit_if_interrupted, interruption_told, print_table, table_console, table_fits
+from gence.cli.terminal import (
+    exit_if_interrupted,
+    failure_lines,
+    interruption_told,
+    print_table,
+    table_console,
+    table_fits,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -59,7 +66,7 @@ def compare(**given: Any) -> None:
     if result.report is not None:
         _print_report(console, result.report)
     console.print(f"{result.summary()}.", highlight=False, markup=False)
-    for line in _failures(result.runs.failed):
+    for line in failure_lines(result.runs.failed):
         console.print(line, style="red", highlight=False, markup=False)
     if result.page is not None:
         size = result.page.stat().st_size / 1e6
@@ -127,23 +134,6 @@ def _print_report(console: Console, report: Report) -> None:
             console.print(note, style="dim", highlight=False, markup=False)
         for concern in chapter.concerns:
             console.print(f"Warning: {concern}", style="yellow", highlight=False, markup=False)
-
-
-def _failures(failed: dict[str, str]) -> list[str]:
-    """Return a line for each error, however many runs had it.
-
-    >>> _failures({"0a": "no space left", "0b": "no space left", "0c": "killed"})
-    ['2 runs failed (0a and others): no space left', 'Run 0c failed: killed']
-    """
-    keys: dict[str, list[str]] = {}
-    for key, error in failed.items():
-        keys.setdefault(error, []).append(key)
-    return [
-        f"Run {runs[0]} failed: {error}"
-        if len(runs) == 1
-        else f"{len(runs)} runs failed ({runs[0]} and others): {error}"
-        for error, runs in keys.items()
-    ]
 
 
 def _print_losses(console: Console, setting: Setting) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from gence.cli.options import GRIDS, CommandOfNames, print_skipped, read_names, refuse_options
 from gence.cli.store import store_at
-from gence.cli.terminal import exit_if_interrupted, interruption_told, table_console
+from gence.cli.terminal import exit_if_interrupted, failure_lines, interruption_told, table_console
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -114,8 +114,8 @@ def register(app: typer.Typer) -> None:
                 retry_failed=retry_failed,
                 **_run_options(engine, workers, cohort_size, device, compile),
             )
-        for key, error in report.failed.items():
-            typer.echo(f"{key} failed: {error}", err=True)
+        for line in failure_lines(report.failed):
+            typer.echo(line, err=True)
         if report.unreadable:
             typer.echo(f"Some records cannot be read; list them with: gence store check {place.root}", err=True)
         for entry in asked:
@@ -195,8 +195,8 @@ def register(app: typer.Typer) -> None:
             for best in report.best:
                 changes = ", ".join(f"{name} {value}" for name, value in best.changes.items())
                 typer.echo(f"  {best.asked}: {best.value:.4f} after {best.trials} of {trials} trials; {changes}")
-            for key, error in report.failed.items():
-                typer.echo(f"{key} failed: {error}", err=True)
+            for line in failure_lines(report.failed):
+                typer.echo(line, err=True)
             exit_if_interrupted(report.stopped)
             if report.failed and not report.complete:
                 typer.echo("Some trials failed. Fix the cause and rerun, or rerun with --skip-failed.", err=True)

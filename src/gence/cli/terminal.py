@@ -226,3 +226,20 @@ def _fits(shown: RichTable, width: int) -> bool:
     wide = Console(width=_WIDE)
     shown.width = width
     return all(sum(segment.cell_length for segment in line) <= width for line in wide.render_lines(shown, pad=False))
+
+
+def failure_lines(failed: dict[str, str]) -> list[str]:
+    """Return a line for each error, however many runs had it.
+
+    >>> failure_lines({"0a": "no space left", "0b": "no space left", "0c": "killed"})
+    ['2 runs failed (0a and others): no space left', 'Run 0c failed: killed']
+    """
+    keys: dict[str, list[str]] = {}
+    for key, error in failed.items():
+        keys.setdefault(error, []).append(key)
+    return [
+        f"Run {runs[0]} failed: {error}"
+        if len(runs) == 1
+        else f"{len(runs)} runs failed ({runs[0]} and others): {error}"
+        for error, runs in keys.items()
+    ]

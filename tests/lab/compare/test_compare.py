@@ -25,7 +25,7 @@ from gence.lab.compare.comparison import LiveTable, compare
 from gence.lab.compare.options import DEFAULT_LOSSES, CompareOptions, flags
 from gence.lab.data import DataError
 from gence.lab.report import train_command
-from gence.lab.report.page import build_report, write_report
+from gence.lab.report.page import build_report, render, write_report
 from gence.lab.spec.fields import SpecError
 from gence.lab.spec.recipe import RECIPES
 from gence.lab.spec.run import RunSpec
@@ -371,7 +371,10 @@ def test_losses_with_rates_of_their_own_are_drawn_against_the_labels(tmp_path):
         for n, seed in ((50, 0), (50, 1), (100, 0), (100, 1)):
             spec = RunSpec.from_dict({**base, "subset": n, "loss": loss, "seed": seed}).replace(**{"recipe.lr": lr})
             store.write(spec, RunResult(metrics={"accuracy": n / 200}), {"device": "cpu", "commit": None})
-    chapter = build_report(store).chapters[0]
+    report = build_report(store)
+    chapter = report.chapters[0]
+    parts = re.findall(r"<h3[^>]*>(.*?)</h3>", render(report))
+    assert parts[:2] == ["Summary", "More labels, larger batches"]  # what several numbers were run for stands first
     (panel,) = [panel for panel, _ in chapter.panels if panel.name == "s1-accuracy-by-labels"]
     assert panel.description == "From 50 to 100: GenCE 25.0 to 50.0, CE 25.0 to 50.0."
     # A second rate of one loss is not mixed into its mean.

@@ -7,6 +7,7 @@ import signal
 import pytest
 import torch
 
+from gence.lab.data import DataError
 from gence.lab.spec.fields import SpecError
 from gence.lab.store.environment import environment_record
 from gence.lab.store.record import RunResult
@@ -85,6 +86,25 @@ def test_cohorts_hold_compatible_runs_up_to_the_cap(run):
     run(specs, trainer=watched, cohort_size=4)
     assert sorted(map(len, cohorts)) == [2, 2, 4, 4, 4]
     assert all(len(set(keys)) == 1 for keys in cohorts)
+
+
+def test_data_that_cannot_be_had_are_asked_for_once_and_the_others_trained(run, store):
+    specs = make_specs(3)
+    elsewhere = [spec.replace(data="svhn") for spec in specs[:2]]
+    asked = []
+
+    def offline(specs, **options):
+        if specs[0].data == "svhn":
+            return train(specs, **options)
+        asked.append(len(specs))
+        raise DataError("digits could not be downloaded")
+
+    report = run([*specs, *elsewhere], trainer=offline, cohort_size=1, max_attempts=2)
+    assert asked == [1]
+    assert report.failed == {spec.key: "DataError: digits could not be downloaded" for spec in specs}
+    assert set(report.done) == {spec.key for spec in elsewhere}
+    assert sum(Failures(store.root).counts().values()) == 1
+    assert len(run(specs).done) == len(specs)  # nothing is given up: the network may be back
 
 
 def test_a_failing_run_is_found_retried_and_does_not_stop_the_others(run, store):

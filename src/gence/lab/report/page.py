@@ -338,10 +338,13 @@ def _chapter_html(chapter: Chapter, number: int, losses: list[str], marks: dict[
             }
         )
     sections = [
-        {"id": f"c{number}-part-{name}", "title": SECTIONS[name][0], "text": SECTIONS[name][1], "panels": found}
+        {
+            "id": f"c{number}-part-{name}", "title": SECTIONS[name][0], "text": SECTIONS[name][1], "panels": found,
+            "first": name == "sweeps",  # what several settings were run for stands before all tables
+        }
         for name, found in parts.items()
         if found
-    ]
+    ]  # fmt: skip
     records = [record for loss in own for record in chapter.gathered.records[loss]]
     return {
         "number": number,

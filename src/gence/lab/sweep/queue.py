@@ -94,6 +94,10 @@ class CohortQueue:
             else:
                 # Runs of this kind take longer than what is left; a shorter kind may still fit.
                 self._waiting[cohort_key].clear()
+        if outcome.no_data is not None:
+            self.failed |= outcome.failed
+            self._without_data(task.specs[0], outcome.no_data)
+            return
         for key, error in outcome.failed.items():
             if len(self._failures.attempts(key)) < self._max_attempts:
                 self._alone.append(self.specs[key])
@@ -127,6 +131,18 @@ class CohortQueue:
         for key in keys:
             self.held.remove(key)
             self.already.append(key)
+
+    def _without_data(self, tried: RunSpec, error: str) -> None:
+        """Let all runs on the same data fail with a run that was tried: a failed download is not repeated for each."""
+
+        def alike(spec: RunSpec) -> bool:
+            return all(getattr(spec, name) == getattr(tried, name) for name in ("data", "ood", "image_size", "subset"))
+
+        for waiting in (*self._waiting.values(), self._alone):
+            self.failed |= {spec.key: error for spec in waiting if alike(spec)}
+            kept = [spec for spec in waiting if not alike(spec)]
+            waiting.clear()
+            waiting.extend(kept)
 
     def _task(self, specs: list[RunSpec]) -> Task:
         cohort_key = specs[0].cohort_key

@@ -90,6 +90,7 @@ class Outcome:
         unfinished: stopped before the end, or not begun for lack of time.
         no_time: whether the deadline was too near for at least one of them.
         largest: the largest cohort that fitted into memory, where one did not.
+        no_data: why the runs' data cannot be had, where that is why they failed: others need not be tried for them.
     """
 
     done: list[str] = field(default_factory=list)
@@ -99,6 +100,7 @@ class Outcome:
     unfinished: list[str] = field(default_factory=list)
     no_time: bool = False
     largest: int | None = None
+    no_data: str | None = None
 
 
 def perform(
@@ -196,6 +198,8 @@ class _CohortWork:
                 self._record(spec, result)
                 self.claims.release(spec.key)
         elif len(specs) == 1 or isinstance(failure, DataError):  # data that cannot be had fail for all alike
+            if isinstance(failure, DataError):
+                self.outcome.no_data = f"{type(failure).__name__}: {failure}"
             for spec in specs:
                 Failures(self.store.root).add(spec, failure)
                 self.outcome.failed[spec.key] = f"{type(failure).__name__}: {failure}"
