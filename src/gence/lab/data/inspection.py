@@ -341,6 +341,7 @@ def left_out_notes(source: str | Path, data_dir: str | Path | None = None) -> li
                 documents = sorted(name for name in opened.files if is_document(name) and not is_ignored(name))
                 deep = _has_deep_images(opened)
                 alike = _alike_classes(opened)
+                folders = sorted({folder for name in _image_names(opened) if (folder := _ignored_folder(name))})
             if special:
                 notes.append(f"{path}: skipped {_some(special)}: not regular files (pipes, devices or sockets)")
             if documents:
@@ -354,7 +355,6 @@ def left_out_notes(source: str | Path, data_dir: str | Path | None = None) -> li
                 notes.append(
                     f"{path}: 16- and 32-bit images are scaled to 8 bits, each from its smallest value to its largest"
                 )
-            folders = sorted({folder for name in _image_names(path) if (folder := _ignored_folder(name))})
             if folders:
                 notes.append(
                     f"{path}: skipped {_some(folders)}: hidden folders (a dot in front) and __MACOSX; rename any that "
@@ -390,13 +390,9 @@ def _some(names: Sequence[str]) -> str:
     return f"{', '.join(names[:_SHOWN])}{more}"
 
 
-def _image_names(path: Path) -> list[str]:
+def _image_names(container: Container) -> list[str]:
     """Names of image files, relative; of a plain folder only those in hidden folders and `__MACOSX`."""
-    if path.is_dir():
-        names = list(_hidden_names(path))
-    else:
-        with open_container(path) as archive:
-            names = list(archive.files)
+    names = _hidden_names(container.path) if container.path.is_dir() else container.files
     return [name for name in names if name.lower().endswith(IMAGE_SUFFIXES)]
 
 
