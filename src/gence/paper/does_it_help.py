@@ -125,9 +125,10 @@ def decision_guide(store: Store) -> str:
     rows = [one for one in found if one.labels]
     known = {(one.training, one.classes) for one in rows}
     missing = [one for one in _NOT_YET if (one.training, one.classes) not in known]
-    lines = [[one.labels, one.training, one.classes, one.recipe, one.use, _linked(one)] for one in (*rows, *missing)]
-    heads = ["Labels", "Network", "Classes", "Recipe", "Loss and settings", "Measured against cross-entropy"]
-    parts = [markdown_table(heads, lines, "llllll"), _NOTE]
+    lines = [
+        [f"{one.labels}, {one.classes}", one.training, one.recipe, one.use, _linked(one)] for one in (*rows, *missing)
+    ]
+    parts = [markdown_table(["Labels, classes", "Network", "Recipe", "Use", "Measured"], lines, "lllll"), _NOTE]
     always = [[one.situation, one.use, _linked(one)] for one in found if not one.labels]
     if always:
         parts += ["In all of these situations:", markdown_table(["About", "What to do", "Measured"], always, "lll")]
@@ -142,7 +143,7 @@ _SCRATCH, _FROZEN, _TAIL = "from scratch", "head on a frozen pretrained encoder"
 _EVERY_CELL = "#every-cell"
 _NOT_YET = tuple(
     Advice(
-        situation="", measured="not measured yet", use="compare on your data", labels="any", training=training,
+        situation="", measured="not measured yet", use="compare on your data", labels="any number", training=training,
         classes=classes, recipe="any",
     )
     for training, classes in ((_FROZEN, "balanced"), (_FROZEN, _TAIL), (_SCRATCH, _TAIL))
@@ -158,7 +159,8 @@ def _joined(rows: Sequence[Advice], field: str) -> str:
 
 
 def _linked(one: Advice) -> str:
-    return f"[{one.measured}]({one.evidence})" if one.evidence else one.measured
+    measured = one.measured.replace(" points of accuracy, better", " points, better")
+    return f"[{measured}]({one.evidence})" if one.evidence else measured
 
 
 def _from_scratch(cells: Sequence[HelpCell]) -> list[Advice]:
@@ -171,7 +173,7 @@ def _from_scratch(cells: Sequence[HelpCell]) -> list[Advice]:
                 situation="From scratch, 2000 labels, a harsh recipe (high rate, hardly any warm-up: the paper's)",
                 measured=_gains(few, ANCHORED),
                 use=f"Use `GenCELoss(anchor=0.1)`; a milder recipe (`{MILD}`) gains even more.",
-                labels="2000",
+                labels="2000 labels",
                 training=_SCRATCH,
                 recipe=f"harsh: high rate, hardly any warm-up (`{HARSH}`)",
                 evidence=_EVERY_CELL,
@@ -184,7 +186,7 @@ def _from_scratch(cells: Sequence[HelpCell]) -> list[Advice]:
                 situation=f"The same with {labels} labels",
                 measured=_gains(more, ANCHORED),
                 use="Use the anchor where classes are many; expect little where each has hundreds of labels.",
-                labels=labels,
+                labels=f"{labels} labels",
                 training=_SCRATCH,
                 recipe=f"harsh (`{HARSH}`)",
                 evidence=_EVERY_CELL,
@@ -201,7 +203,7 @@ def _from_scratch(cells: Sequence[HelpCell]) -> list[Advice]:
                 use="Try `GenCELoss(anchor=0.1)` beside cross-entropy."
                 if _mean(cell.accuracy[ANCHORED] for cell in here) > 1
                 else "Keep cross-entropy.",
-                labels="2000",
+                labels="2000 labels",
                 training=f"{network}, {_SCRATCH}",
                 recipe=f"mild: lower rate, warm-up, mixed images (`{MILD}`)",
                 evidence=_EVERY_CELL,
@@ -231,7 +233,7 @@ def _tuned(store: Store) -> list[Advice]:
             situation="From scratch, 2000 labels, VGG-19, every loss tuned alike",
             measured="; ".join(sorted(found)),
             use="Tune every loss alike before you believe a gain: `gence compare --tune 16`.",
-            labels="2000",
+            labels="2000 labels",
             training=f"VGG-19, {_SCRATCH}",
             recipe="tuned for each loss",
             evidence="paper.md#every-loss-tuned",
@@ -245,7 +247,7 @@ def _frozen(store: Store) -> list[Advice]:
             situation=situation,
             measured=measured,
             use=use,
-            labels="any",
+            labels="any number",
             training=_FROZEN,
             classes=_TAIL if "long tail" in situation else "balanced",
             recipe="tuned for each loss",
