@@ -251,7 +251,6 @@ def _frozen(store: Store) -> list[Advice]:
             training=_FROZEN,
             classes=_TAIL if "long tail" in situation else "balanced",
             recipe="tuned for each loss",
-            evidence="transfer.md",
             evidence="transfer.md" + ("#what-to-do-under-imbalance" if "long tail" in situation else ""),
         )
         for situation, measured, use in help_rows(store)
