@@ -260,6 +260,35 @@ def test_a_class_masked_by_a_huge_number(masked, regime):
             torch.testing.assert_close(*found)
 
 
+@pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.5}, {"label_smoothing": 0.5, "anchor": 0.3}], ids=str)
+def test_the_mean_over_labels_of_weight_0_is_nan_without_a_gradient(options, regime):
+    logits, _ = make("index", 7, 5, torch.float32)
+    weight = torch.tensor([1.0, 0.0, 2.0, 1.0, 1.0], device=DEVICE)
+    loss, gradient = run("triton", logits, torch.ones(7, dtype=torch.long, device=DEVICE), weight=weight, **options)
+    assert loss.isnan()
+    torch.testing.assert_close(gradient, torch.zeros_like(gradient))
+
+
+@pytest.mark.parametrize("kind", ["index", "two_hot"])
+def test_labels_of_a_class_that_all_rows_mask_by_a_huge_number(kind, regime):
+    logits, target = make(kind, 12, 22 + (kind == "index"), torch.float32)  # numbers of classes of their own
+    labels = target if kind == "index" else target.first
+    labels[labels == 0] = 1
+    labels[:2] = 0
+    logits[:, 0] = -1e9
+    if regime == "tiny":
+        check(logits, target, reduction="sum")
+    for reduction in ("none",) if regime == "tiny" else ("none", "sum"):
+        with pytest.raises(RuntimeError, match="all rows mask a class by a huge number"):
+            run(
+                "triton",
+                logits,
+                target,
+                torch.ones(12 if reduction == "none" else (), device=DEVICE),
+                reduction=reduction,
+            )
+
+
 def test_a_class_that_is_ruled_out_lets_the_others_train(regime):
     logits, target = make("index", 12, 21, torch.float32)
     logits[:, 4] = -torch.inf

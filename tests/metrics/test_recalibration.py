@@ -38,3 +38,11 @@ def test_a_class_that_is_ruled_out_and_comes_is_infinitely_wrong():
     z = torch.tensor([[0.0, -math.inf], [1.0, 0.0]])
     assert 0 < best_temperature(z, torch.tensor([1, 0])) < math.inf
     assert 0 < best_temperature(z, torch.tensor([0, 1])) < math.inf
+
+
+def test_the_best_temperature_where_every_row_rules_a_class_out():
+    logits = torch.tensor([[72.0, 12.0, 82.0, -torch.inf], [267.0, -80.0, -9.0, -torch.inf]])
+    target = torch.tensor([1, 2])
+    without = best_temperature(logits[:, :3], target)
+    assert best_temperature(logits, target) == pytest.approx(without, rel=1e-7)
+    assert without > 1e5

@@ -152,14 +152,16 @@ def temperature_of(logits: Tensor, labels: Tensor) -> float:
 
 
 def _spread(logits: Tensor) -> float:
-    """Root mean square distance of logits from their row's mean; a row that rules a class out says nothing of it."""
+    """Root mean square distance of logits from their row's mean; classes that a row rules out are not of it."""
     total, count = 0.0, 0
     for block in blocks(logits):
         values = block.double()
-        values = values[values.isfinite().all(1)]
-        total += float((values - values.mean(1, keepdim=True)).square().sum())
-        count += values.numel()
-    return math.sqrt(total / count) if count else 1.0
+        known = values.isfinite()
+        of_row = known.sum(1, keepdim=True)
+        mean = values.where(known, 0.0).sum(1, keepdim=True) / of_row
+        total += float((values - mean).where(known, 0.0).square().sum())
+        count += int(of_row.sum())
+    return math.sqrt(total / count)
 
 
 def _with_labels(logits: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:

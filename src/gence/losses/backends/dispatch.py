@@ -142,49 +142,69 @@ def _single_precision(call: Call) -> str | None:
 def _digits(call: Call) -> str | None:
     """Classes that count are not masked by a huge number in all rows: the kernels add logarithms.
 
-    Only smoothing, class probabilities and a given prior name classes that no row may be able to have. The first call
-    of its kind is looked at, for which the host has to wait; masks rarely come and go.
+    The first call of its kind is looked at, for which the host has to wait; masks rarely come and go.
     """
     z, target = call.input, call.target
     if torch.compiler.is_compiling() or (z.is_cuda and torch.cuda.is_current_stream_capturing()):
         return None
-    smooth = call.label_smoothing > 0
-    dense = isinstance(target, Tensor) and target.shape == z.shape
-    if not (smooth or dense or (call.prior is not None and _anchored(call.anchor))):
-        return None
-    options = (str(call.reduction), smooth, dense, call.weight is None, call.prior is None, _anchored(call.anchor))
-    key = (z.shape, z.dtype, z.device, options, _kernels().fingerprint())
+    anchored = call.prior is not None and _anchored(call.anchor)
+    # These alone name classes that no row may be able to have; labels do so by mistake.
+    named = call.label_smoothing > 0, isinstance(target, Tensor) and target.shape == z.shape, anchored
+    weighted = call.weight is not None, call.context is not None, _anchored(call.anchor)
+    kind = (z.dtype, z.device, str(call.reduction), named, weighted, _kernels().fingerprint())
+    key = (z.shape, *kind)
     if key not in _masked:
         if len(_masked) >= _MOST_PLANS:
             _masked.clear()
-        _masked[key] = _is_masked(call)
+        _masked[key] = _loses_digits(call, None if any(named) else kind)
     return "all rows mask a class by a huge number, where the kernels would lose digits" if _masked[key] else None
 
 
-def _is_masked(call: Call) -> bool:
+def _loses_digits(call: Call, kind: tuple[Any, ...] | None) -> bool:
+    """Whether such a class counts. Of one kind whose targets are labels, one batch is looked at, whatever its size."""
     rows = _rows(call)
     if _kernels().is_tiny(rows.logits, call.context, _kernels().operands_of(rows, 0.0, None).reduction):
         return False  # the one program keeps all digits
+    if kind is None:
+        return _is_masked(call, rows)
+    key = (rows.num_classes, *kind)
+    if key not in _masked:
+        _masked[key] = _is_masked(call, rows)
+    return _masked[key]
+
+
+def _is_masked(call: Call, rows: Rows) -> bool:
     logits, valid = rows.logits.detach(), rows.valid()
     n, K = logits.shape
     lowest = torch.full((K,), -torch.inf, device=logits.device)
     at_once = max(_LOOKED_AT // K, 1)
     for first in range(0, n, at_once):
-        z = logits[first : first + at_once].float()
-        below = z - z.amax(1, keepdim=True)
+        below = _below_peak(logits[first : first + at_once])
         if valid is not None:
             below = below.masked_fill(~valid[first : first + at_once, None], -torch.inf)
         lowest = torch.maximum(lowest, below.amax(0))
+    if call.context is not None and call.context.numel():
+        lowest = torch.maximum(lowest, _below_peak(flatten_logits(call.context.detach())).amax(0))
     counts = torch.zeros_like(lowest, dtype=torch.bool)
     if rows.label_smoothing > 0:
         counts |= True
     elif rows.probs is not None:
         counts |= (rows.probs != 0).any(0)
+    else:
+        for labels in (rows.index,) if rows.two_hot is None else rows.two_hot[:2]:
+            assert labels is not None  # one of the three forms is set
+            own = (labels if valid is None else labels[valid]).long()
+            counts[own[(own >= 0) & (own < K)]] = True
     if rows.weight is not None:
         counts &= rows.weight != 0
     if call.prior is not None and _anchored(call.anchor):
         counts |= call.prior > 0
     return bool((counts & (lowest < _HUGE) & (lowest > -torch.inf)).any())
+
+
+def _below_peak(logits: Tensor) -> Tensor:
+    z = logits.float()
+    return z - z.amax(1, keepdim=True)
 
 
 def _on_cpu(call: Call) -> str | None:

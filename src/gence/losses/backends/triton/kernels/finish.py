@@ -209,8 +209,9 @@ def write_loss(
     if REDUCTION == 2:
         inverse = 1.0 / denominator
         cost = cost / denominator
-        if INDEX:  # the mean over no row is NaN, but no row has a gradient
-            inverse = tl.where(taking_part > 0.0, inverse, 0.0)
+        if INDEX:  # the mean over nothing is NaN, but no row has a gradient
+            cost = tl.where(denominator != 0.0, cost, float("nan"))
+            inverse = tl.where(denominator != 0.0, inverse, 0.0)
     tl.store(loss, cost)
     tl.store(classes + VECTORS * KP + INVERSE_DENOMINATOR, inverse)
     tl.store(classes + VECTORS * KP + EXTREME, extreme)

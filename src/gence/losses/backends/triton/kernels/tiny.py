@@ -117,8 +117,9 @@ def tiny_kernel(
         else:
             inverse = 1.0 / n
     scale = inverse
-    if REDUCTION == 2 and not HAS_WEIGHT:
-        scale = tl.where(inverse < float("inf"), inverse, 0.0)  # without a row that takes part, all logits' are 0
+    if REDUCTION == 2:  # the mean over nothing is NaN, and no logit has a gradient
+        scale = tl.where(inverse < float("inf"), inverse, 0.0)
+        inverse = tl.where(inverse < float("inf"), inverse, float("nan"))
 
     if tl.max((needed & (s < FLOOR)).to(tl.int32), 0) > 0:
         # Read again, so that the usual branch need not keep these logits in registers.
@@ -160,7 +161,7 @@ def tiny_kernel(
         divergence += tl.sum(pi, 0) * tl.log(tl.maximum(taking_part, 1.0))
         divergence = tl.where((taking_part == 0.0) | (strength == 0.0) & (divergence == float("inf")), 0.0, divergence)
         total += strength * whole * divergence
-    tl.store(loss, total * inverse)  # 0 * inf is NaN, as "mean" over nothing must be
+    tl.store(loss, total * inverse)
 
 
 @triton.jit
