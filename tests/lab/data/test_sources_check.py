@@ -47,8 +47,8 @@ def test_photographs_of_several_sizes_are_one_note(tmp_path: Path) -> None:
     report = check(root)
     assert report.ok
     assert report.notes == (
-        f"{root}: images of 3 sizes (most often 120 x 90 pixels, 6 of 12); choose one for all with --image-size, or "
-        "gence compare and gence train choose one; they are reported here at 64 x 64",
+        f"{root}: images of 3 sizes (most often 120 x 90 pixels, 6 of 12); gence compare and gence train resize "
+        "them all to one size, which --image-size sets; this report shows them at 64 x 64",
     )
     assert report.parts[0].image_shape == (3, 64, 64)
     assert check(root, image_size=32).notes == ()

@@ -244,8 +244,8 @@ def _sizes_note(source: str | Path, sizes: Counter[tuple[int, int]], side: int) 
     (width, height), count = sizes.most_common(1)[0]
     return (
         f"{source}: images of {len(sizes)} sizes (most often {width} x {height} pixels, {count} of {sizes.total()}); "
-        "choose one for all with --image-size, or gence compare and gence train choose one; "
-        f"they are reported here at {side} x {side}"
+        "gence compare and gence train resize them all to one size, which --image-size sets; "
+        f"this report shows them at {side} x {side}"
     )
 
 
