@@ -19,6 +19,18 @@ HARNESSES = {
     "parts": ("parts", "case", 1, 60),
     "metrics": ("metrics", "case", 1, 60),
     "kernels": ("losses", "interpreted_case", 2, 25),
+    "kills": ("store", "killed_case", 3, 1),
+    "disks": ("store", "full_disk_case", 1, 1),
+    "records": ("store", "record_case", 2, 20),
+    "places": ("store", "odd_case", 1, 2),
+    "archives": ("files.archives", "archive_case", 1, 25),
+    "images": ("files.images", "image_case", 1, 40),
+    "names": ("files.names", "name_case", 1, 2),
+    "models": ("files.models", "model_case", 1, 25),
+    "tables": ("files.tables", "table_case", 1, 40),
+    "signals": ("process", "signal_case", 3, 4),
+    "starts": ("process", "fresh_case", 1, 0),
+    "surroundings": ("process", "surroundings_case", 1, 6),
 }
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -62,3 +64,53 @@ def test_numbers_keep_their_sign_in_any_encoding():
     assert " -0.78 (-2.9 SE) " in shown
     assert " 82.76 +- 0.55 " in shown
     gence("show", "table1", "--format", "markdown", encoding="ascii")
+
+
+def started(code: str, **options) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, check=False, timeout=300, **options
+    )
+
+
+VERSION = "import sys; sys.argv = ['gence', 'version']; from gence.cli import main; main()"
+
+
+def test_output_that_cannot_be_written_is_one_line():
+    with Path("/dev/full").open("w") as full:
+        done = started(VERSION, stdout=full)
+    assert done.returncode == 2
+    assert done.stderr.startswith("gence: No space left on device")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    ours, theirs = os.pipe()
+    os.close(ours)
+    done = started(VERSION, stdout=theirs)
+    os.close(theirs)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_signal_where_python_ignores_exceptions_is_not_lost(name, code):
+    done = started(
+        f"""
+import os, signal, sys, time
+from gence.cli.terminal import ended_by_signals, shown_plainly
+
+class Slow:
+    def __del__(self):
+        os.kill(os.getpid(), signal.{name})
+        for _ in range(1000):
+            pass
+
+with shown_plainly(), ended_by_signals():
+    slow = Slow()
+    del slow
+    print("goes on", flush=True)
+    time.sleep(60)
+""",
+        stdout=subprocess.PIPE,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (code, "goes on\n", "")
+    assert signal.Signals[name] + 128 == code

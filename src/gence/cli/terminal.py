@@ -119,6 +119,51 @@ def interruption_told(how: str = "at once") -> Iterator[None]:
 
 
 @contextmanager
+def output_flushed() -> Iterator[None]:
+    """Write what is left of the output now: at Python's end a full disk would be a traceback, and so would `| head`."""
+    try:
+        yield
+    finally:
+        try:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        except OSError as error:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, 1)  # what is still in the buffer is tried again at the end
+            os.close(nowhere)
+            if isinstance(error, BrokenPipeError):
+                sys.exit(1)  # whoever read the output has seen enough
+            raise
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM end any command as Ctrl-C does, with its files cleared away; exit codes are 143 and 130.
+
+    Python ignores an exception that is raised in a finaliser or a callback, and with it the signal. Here such a signal
+    is sent again a moment later, and no traceback is printed.
+    """
+    before = sys.unraisablehook
+
+    def hook(ignored: sys.UnraisableHookArgs) -> None:
+        numbers = {KeyboardInterrupt: signal.SIGINT, SystemExit: signal.SIGTERM}
+        number = numbers.get(ignored.exc_type)
+        if number is None:
+            before(ignored)
+            return
+        again = threading.Timer(0.05, os.kill, (os.getpid(), number))
+        again.daemon = True
+        again.start()
+
+    sys.unraisablehook = hook
+    try:
+        with cleared_on_sigterm():
+            yield
+    finally:
+        sys.unraisablehook = before
+
+
+@contextmanager
 def cleared_on_sigterm() -> Iterator[Callable[[], None]]:
     """Let SIGTERM end the work as Ctrl-C does, so that folders it works in are removed; the exit code is 143.
 

@@ -38,6 +38,9 @@ _Device = Annotated[str, typer.Option(help="Compute on auto, cpu, cuda or cuda:1
 _Calibrated = Annotated[
     bool, typer.Option("--calibrated", help="Divide the logits by the temperature that was fitted on held-out samples.")
 ]
+_OwnCode = Annotated[
+    bool, typer.Option("--own-code", help="Import the module of a network of your own, and call its function.")
+]
 _ModelFile = Annotated[Path, typer.Argument(help="A file that gence train --save wrote.")]
 
 # The order of the table; what is not here comes after, by name.
@@ -163,6 +166,7 @@ def register(app: typer.Typer) -> None:
         model: _ModelFile,
         data: Annotated[str | None, typer.Option(help=_DATA_HELP + " Default: the data it was trained on.")] = None,
         ood: _Ood = None,
+        own_code: _OwnCode = False,
         device: _Device = "auto",
     ) -> None:
         """Evaluate a trained network on the test part of a source, or on all of a new source without one.
@@ -185,7 +189,7 @@ def register(app: typer.Typer) -> None:
             _print_metrics(evaluate_row_model(head, rows, read_sources(ood)), f"{model.name} on {rows.name}")
             typer.echo(f"{len(rows)} rows were evaluated")
             return
-        trained = load_model(model, device)
+        trained = load_model(model, device, own_code=own_code)
         source = data or trained.spec.data
         outside = read_sources(ood)
         check_ood_names(outside)
@@ -203,6 +207,7 @@ def register(app: typer.Typer) -> None:
         out: Annotated[Path, typer.Option(help="Write the predictions to this CSV file.")] = Path("predictions.csv"),
         offset: Annotated[bool, typer.Option("--offset", help="Add the marginal offset to the logits first.")] = False,
         calibrated: _Calibrated = False,
+        own_code: _OwnCode = False,
         device: _Device = "auto",
     ) -> None:
         """Predict the images of a folder: a CSV with file, predicted class and the probability of every class.
@@ -226,7 +231,7 @@ def register(app: typer.Typer) -> None:
                 count = write_row_predictions(head, folder, out, offset=offset, calibrated=calibrated)
             typer.echo(f"{count} rows predicted; the probabilities are in {out}")
             return
-        trained = load_model(model, device)
+        trained = load_model(model, device, own_code=own_code)
         check_adjustments(trained, offset, calibrated)
         with cleared_on_sigterm():
             count = write_predictions(trained, folder, out, offset=offset, calibrated=calibrated, progress=True)
@@ -238,6 +243,7 @@ def register(app: typer.Typer) -> None:
         out: Annotated[Path, typer.Argument(help="Write to this file: .onnx, or .pt2 for torch.export.")],
         offset: Annotated[bool, typer.Option("--offset", help="Add the marginal offset to the logits first.")] = False,
         calibrated: _Calibrated = False,
+        own_code: _OwnCode = False,
     ) -> None:
         """Write a trained network, encoder included, for use without gence: images in, probabilities out.
 
@@ -246,7 +252,7 @@ def register(app: typer.Typer) -> None:
         from gence.lab.train import export_model, load_model
 
         check_out("out", out)
-        trained = load_model(model, "cpu")
+        trained = load_model(model, "cpu", own_code=own_code)
         channels, height, width = trained.image_shape
         export_model(trained, out, offset=offset, calibrated=calibrated)
         typer.echo(

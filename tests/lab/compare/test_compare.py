@@ -513,7 +513,9 @@ def test_networks_of_ones_own(tmp_path):
     options = {"epochs": 1, "losses": "ce", "seeds": 1, "out": tmp_path / "out", "console": quiet(), "files": False}
     found = compare("digits", n=20, model=own_network, save_best=tmp_path, **options)
     assert re.fullmatch(rf"own:{__name__}:own_network#[0-9a-f]{{8}}", found.recommended.model)
-    assert load_model(found.saved, "cpu").spec == found.recommended
+    with pytest.raises(ValueError, match=rf"holds a network that is built by code, own:{__name__}:own_network; if you"):
+        load_model(found.saved, "cpu")
+    assert load_model(found.saved, "cpu", own_code=True).spec == found.recommended
     for model, message in [
         (with_softmax, "does not come from an nn.Linear with 10 outputs"),
         (lambda: None, "a function at the top level of a module"),

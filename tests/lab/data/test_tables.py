@@ -253,3 +253,27 @@ def test_a_hundred_thousand_rows_take_seconds(tmp_path: Path) -> None:
     rows = [f"{i % 997},{i % 13},{'abcdefg'[i % 7]},{i % 10}" for i in range(100_000)]
     splits = load_rows(written(tmp_path / "a.csv", lines("x,z,side,label", rows)))
     assert len(splits.train) + len(splits.test) == 100_000
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "(" * 5000,
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (10**12, 9), }",
+        "{'descr': '<f4',",
+        "__import__('os')",
+    ],
+)
+def test_an_npz_whose_header_lies_is_one_error_that_names_it(tmp_path: Path, header: str) -> None:
+    text = header.encode() + b"\n"
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("X.npy", b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text)
+    with pytest.raises(DataError, match=r"a\.npz cannot be read as \.npz"):
+        load_rows(str(tmp_path / "a.npz"))
+
+
+def test_an_error_cuts_a_class_that_is_a_book(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", lines("text,label", [*texts(), f"a thing,{'y' * 300_000}"]))
+    with pytest.raises(DataError, match="has one row") as found:
+        load_rows(path)
+    assert len(str(found.value)) < 500

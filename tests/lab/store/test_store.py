@@ -473,3 +473,27 @@ def test_a_pack_replaced_between_any_two_steps_of_a_reader_is_read_whole(tmp_pat
     finally:
         done.set()
         writer.join()
+
+
+@pytest.mark.parametrize(
+    ("place", "kind", "message"),
+    [("records", "folder", "Is a directory"), ("records", "link", "symbolic links"), ("predictions", "folder", "Is a")],
+)
+def test_a_folder_or_a_link_in_a_files_place_is_named_and_hides_no_other(tmp_path, place, kind, message):
+    store = Store(tmp_path)
+    for spec, one in zip(SPECS[:2], train(SPECS[:2]), strict=True):
+        store.write(spec, one, ENVIRONMENT)
+    (path,) = (tmp_path / place).rglob(f"{SPECS[0].key}.*")
+    path.unlink()
+    path.mkdir() if kind == "folder" else path.symlink_to(path)
+    report = store.check()
+    assert report.sound == 1
+    assert len(report.problems) == 1
+    with pytest.raises(StoreError, match=f"cannot be read: .*{message}"):
+        store.read(SPECS[0].key) if place == "records" else store.predictions(SPECS[0].key)
+
+
+def test_a_folder_in_the_packs_place_is_named(tmp_path):
+    (tmp_path / "records.jsonl").mkdir()
+    with pytest.raises(StoreError, match=r"records\.jsonl cannot be read: Is a directory; restore it, or remove it"):
+        Store(tmp_path).keys()

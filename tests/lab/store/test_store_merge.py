@@ -74,3 +74,20 @@ def test_merge_names_a_line_that_is_no_record(tmp_path):
     assert len(report.added) == len(lines) - 1
     (damaged,) = report.damaged
     assert damaged == f"{other.pack_path}:1 is not a record: it was cut short or reformatted"
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_merge_leaves_damaged_predictions_where_they_are(tmp_path, there):
+    key, (trained,) = SPECS[0].key, train(SPECS[:1])
+    other, store = Store(tmp_path / "other"), Store(tmp_path / "store")
+    other.write(SPECS[0], trained, ENVIRONMENT)
+    (damaged,) = (other.root / "predictions").rglob("*.npz")
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    if there:
+        store.write(SPECS[0], dataclasses.replace(trained, predictions=None), ENVIRONMENT)
+    report = store.merge(other)
+    assert (report.added, report.same) == (((), (key,)) if there else ((key,), ()))
+    assert report.damaged == (f"{damaged} is not what was recorded with the run; remove it or restore it",)
+    assert store.predictions(key) is None
+    assert store.check().ok
+    assert not other.check().ok

@@ -175,3 +175,29 @@ def test_the_commands_with_columns_named_like_options_and_labels_like_formulas(t
         found = list(csv.DictReader(file))
     assert found[0]["predicted"] == "'=1+1"  # which no spreadsheet computes
     assert set(found[0]) == {"row", "predicted", "confidence", "p_=1+1", "p_-- ' \"b"}
+
+
+def test_a_row_model_that_was_changed_is_one_error_that_names_it(wine_source: str, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    path, _ = trained(wine_source, "linear@columns", tmp_path)
+    tensors = load_file(path)
+    with safe_open(str(path), "pt") as file:
+        notes = {name: text for name, text in file.metadata().items() if name != "crc32"}
+    for name, value in (
+        ("head/bias", torch.zeros(7)),
+        ("head/weight", torch.tensor(1.0)),
+        ("scaling/mean", torch.ones(2)),
+    ):
+        save_file({**tensors, name: value}, path, metadata=notes)
+        with pytest.raises(ValueError, match=rf"{path.name} is damaged"):
+            load_row_model(path)
+    save_file(tensors, path, metadata={**notes, "classes": '["a", "b", "c", "d"]'})
+    with pytest.raises(ValueError, match="is damaged"):
+        load_row_model(path)
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(ValueError, match="is damaged"):
+        load_row_model(path)
+    save_file({**tensors, "head/weight": torch.full_like(tensors["head/weight"], torch.nan)}, path, metadata=notes)
+    with pytest.raises(ValueError, match="diverged"):
+        load_row_model(path).probabilities(wine().drop(columns="cultivar").astype(str))

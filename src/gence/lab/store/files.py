@@ -213,6 +213,11 @@ def _machine(process: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps([process[name] for name in MACHINE]).encode()).hexdigest()[:8]
 
 
+def unreadable(error: OSError, path: Path) -> StoreError:
+    """Return the error of a file that is there and cannot be read: no permission, a folder or a link in its place."""
+    return StoreError(f"{path} cannot be read: {error.strerror or error}; restore it, or remove it")
+
+
 def explain(error: OSError, path: Path) -> StoreError:
     """Return the error as a sentence that says what is wrong with the place and what to do."""
     if error.errno in _FULL:

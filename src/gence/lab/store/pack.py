@@ -143,6 +143,8 @@ class Pack:
         except FileNotFoundError:
             yield None
             return
+        except OSError as error:
+            raise files.unreadable(error, self.path) from error
         with file:
             yield file
 
@@ -186,9 +188,9 @@ class Predictions:
         """Write a run's predictions, or make sure that there are none; return the checksum for the record."""
         return self._put(key, None if arrays is None else _compressed(arrays))
 
-    def take(self, key: str, other: Predictions) -> None:
-        """Have the predictions that another store has of a run: none if it has none."""
-        self._put(key, other._path(key).read_bytes() if other.exist(key) else None)
+    def take(self, key: str, other: Predictions | None) -> None:
+        """Have the predictions that another store has of a run: none if it has none, or none that can be used."""
+        self._put(key, other._path(key).read_bytes() if other is not None and other.exist(key) else None)
 
     def read(self, key: str, checksum: str | None) -> dict[str, np.ndarray]:
         """Return a run's predictions; raise `StoreError` if they are not those its record has the checksum of."""
@@ -216,7 +218,10 @@ class Predictions:
         return hashlib.sha256(data).hexdigest()
 
     def _verified(self, key: str, checksum: str | None) -> bytes:
-        data = self._path(key).read_bytes()
+        try:
+            data = self._path(key).read_bytes()
+        except OSError as error:
+            raise files.unreadable(error, self._path(key)) from error
         if hashlib.sha256(data).hexdigest() != checksum:
             raise StoreError(f"{self._path(key)} is not what was recorded with the run; remove it or restore it")
         return data

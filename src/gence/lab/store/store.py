@@ -121,6 +121,8 @@ class Store:
             line = files.read_file(f"{self.root}{os.sep}records{os.sep}{key[:2]}{os.sep}{key}.json").rstrip(b"\n")
         except FileNotFoundError:
             packed = self._pack.line(key)
+        except OSError as error:
+            raise files.unreadable(error, self._record_path(key)) from error
         else:
             if record.key_of_line(line) not in (key, None):
                 raise StoreError(f"{self._where(key)} holds the record of another run; remove it to train this run")
@@ -239,7 +241,8 @@ class Store:
     def merge(self, other: Store) -> MergeReport:
         """Take over the records (and predictions) of another store; of two that differ the older is kept.
 
-        Of two that agree, the one whose predictions were kept.
+        Of two that agree, the one whose predictions were kept. Predictions that are not as they were written stay where
+        they are; the record comes without them.
         """
         added, same, conflicts, damaged = [], [], [], other.strange_lines()
         mine = self.keys()
@@ -252,19 +255,26 @@ class Store:
             except StoreError as error:
                 damaged.append(str(error))
                 continue
+            predictions = other._predictions if other._predictions.exist(key) else None
+            if predictions is not None:
+                try:
+                    predictions.check(key, record.verified_run(theirs, key)[1]["predictions"])
+                except StoreError as error:
+                    damaged.append(str(error))
+                    predictions = None
             if own is None:
-                self._take(key, theirs, other)
+                self._take(key, theirs, predictions)
                 added.append(key)
                 continue
             own_outcome, own_created = own
             if outcome == own_outcome:
-                if other._predictions.exist(key) and not self._predictions.exist(key):
-                    self._take_predictions(key, theirs, other)
+                if predictions is not None and not self._predictions.exist(key):
+                    self._take_predictions(key, theirs, predictions)
                 same.append(key)
                 continue
             conflicts.append(key)
             if (created, theirs) < (own_created, self.line(key)):
-                self._take(key, theirs, other)
+                self._take(key, theirs, predictions)
         return MergeReport(tuple(added), tuple(same), tuple(conflicts), tuple(damaged))
 
     def pack(self) -> int:
@@ -367,12 +377,12 @@ class Store:
             with os.scandir(folder) as entries:
                 yield from (entry.path for entry in entries)
 
-    def _take(self, key: str, line: bytes, other: Store) -> None:
+    def _take(self, key: str, line: bytes, predictions: Predictions | None) -> None:
         """Store another store's record as it is, in place of this store's own where it has one."""
         packed = key in self._pack
         if packed:
             self._pack.ensure_only_records()  # before anything is changed
-        self._predictions.take(key, other._predictions)
+        self._predictions.take(key, predictions)
         if packed:
             with self._pack.locked():
                 self._pack.write(line if own == key else self.line(own) for own in sorted(self._pack))
@@ -380,13 +390,10 @@ class Store:
         else:
             files.replace_file(self._record_path(key), line + b"\n")
 
-    def _take_predictions(self, key: str, line: bytes, other: Store) -> None:
+    def _take_predictions(self, key: str, line: bytes, predictions: Predictions) -> None:
         """Have the predictions of another store's record that agrees with this store's own."""
-        own, theirs = (
-            record.verified_run(one, where)[1]["predictions"]
-            for one, where in ((self.line(key), self._where(key)), (line, other._where(key)))
-        )
+        own, theirs = (record.verified_run(one, key)[1]["predictions"] for one in (self.line(key), line))
         if own == theirs:
-            self._predictions.take(key, other._predictions)
+            self._predictions.take(key, predictions)
         else:
-            self._take(key, line, other)  # the record has the predictions' checksum, so they come with theirs
+            self._take(key, line, predictions)  # the record has the checksum of the predictions, so they come with it

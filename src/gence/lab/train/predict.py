@@ -31,7 +31,7 @@ from gence.lab.data import (
     size_like,
     split_off_test,
 )
-from gence.lab.models import ImageClassifier, create_model
+from gence.lab.models import OWN, ImageClassifier, create_model
 from gence.lab.spec import RunSpec, check_ood_names, ood_name
 from gence.lab.store import changed_parts, data_checksums, spreadsheet_text, writing_file
 from gence.lab.train.backbone import resolve_device, untrained_classifier
@@ -96,7 +96,7 @@ class TrainedModel:
             ValueError: the logits are NaN or infinite, as those of a network that diverged; or what is asked for is
                 not in the file.
         """
-        return adjusted(self, _finite(self.logits(images)), offset, calibrated).softmax(1)
+        return adjusted(self, finite(self.logits(images)), offset, calibrated).softmax(1)
 
 
 class Adjustable(Protocol):
@@ -134,12 +134,18 @@ def adjusted(model: Adjustable, logits: Tensor, offset: bool, calibrated: bool) 
     return logits + model.offset if offset and model.offset is not None else logits
 
 
-def load_model(path: str | Path, device: str = "auto") -> TrainedModel:
-    """Read a network that ``gence train --save`` wrote.
+class _OwnCodeError(ValueError):
+    """A file names code that would have to be run."""
+
+
+def load_model(path: str | Path, device: str = "auto", *, own_code: bool = False) -> TrainedModel:
+    """Read a network that ``gence train --save`` wrote; nothing in the file is run.
 
     Args:
         path: the safetensors file.
         device: "auto", "cpu", "cuda" or "cuda:1".
+        own_code: whether a network of your own may be built, for which the module that the file names is imported and
+            its function called. Leave it out for files of somebody else.
 
     Raises:
         ValueError: the file is not such a network.
@@ -160,7 +166,9 @@ def load_model(path: str | Path, device: str = "auto") -> TrainedModel:
     if not {"spec", "classes", "image_shape"} <= notes.keys():
         raise ValueError(f"{path} holds tensors, but has no spec: gence train --save did not write it")
     try:
-        return _assembled(tensors, notes, place)
+        return _assembled(tensors, notes, place, own_code)
+    except _OwnCodeError as error:
+        raise ValueError(f"{path} {error}") from None
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RuntimeError, OverflowError) as error:
         raise ValueError(
             f"{path} is damaged, or was not written by gence train --save ({type(error).__name__}: {error}); get the "
@@ -168,9 +176,14 @@ def load_model(path: str | Path, device: str = "auto") -> TrainedModel:
         ) from error
 
 
-def _assembled(tensors: dict[str, Tensor], notes: dict[str, str], place: torch.device) -> TrainedModel:
+def _assembled(tensors: dict[str, Tensor], notes: dict[str, str], place: torch.device, own_code: bool) -> TrainedModel:
     """The model that a file's tensors and notes make; nearly any error where they are damaged."""
     spec = RunSpec.from_json(notes["spec"])
+    if spec.model.startswith(OWN) and not own_code:
+        raise _OwnCodeError(
+            f"holds a network that is built by code, {spec.model.partition('#')[0]}; if you trust the file and that "
+            "module, add --own-code (own_code=True in Python)"
+        )
     classes, (channels, height, width) = tuple(json.loads(notes["classes"])), json.loads(notes["image_shape"])
     if not all(isinstance(name, str) for name in classes):
         raise TypeError("class names are not texts")
@@ -243,14 +256,14 @@ def evaluate_model(
             name, "test", image_size=size, channels=channels, cache_dir=cache_dir, progress=progress
         )  # fmt: skip
         far[ood_name(name)] = model.features_and_logits(found.images)
-    outside = {name: _finite(values) for name, (_, values) in far.items()}
+    outside = {name: finite(values) for name, (_, values) in far.items()}
     detected: Detected = {}
     if features is not None and model.detectors is not None and isinstance(model.classifier, FrozenClassifier) and far:
         pairs = {name: (one, values) for name, (one, values) in far.items() if one is not None}
         detected = model.detectors.detected(features, {name: one for name, (one, _) in pairs.items()})
         detected = model.detectors.with_vim(detected, model.classifier.bare, (features, logits), pairs)
     return score_saved(
-        _finite(logits), labels, outside, offset=model.offset, calibrator=model.calibrator, detected=detected
+        finite(logits), labels, outside, offset=model.offset, calibrator=model.calibrator, detected=detected
     )  # fmt: skip
 
 
@@ -331,7 +344,8 @@ def write_probabilities(
     return count
 
 
-def _finite(logits: Tensor) -> Tensor:
+def finite(logits: Tensor) -> Tensor:
+    """The logits; a `ValueError` where some are NaN or infinite, as those of a network that diverged."""
     if not bool(logits.isfinite().all()):
         raise ValueError(
             "this network diverged in training: its outputs are NaN or infinite, and predict nothing; train it again, "

@@ -28,7 +28,7 @@ from gence.lab.spec import RunSpec, check_ood_names, ood_name
 from gence.lab.train.checkpoint import read_calibrator, read_tensors
 from gence.lab.train.evaluate import Detected, FeatureDetectors, score_saved
 from gence.lab.train.frozen import read_detectors, read_head
-from gence.lab.train.predict import adjusted, write_probabilities
+from gence.lab.train.predict import adjusted, finite, write_probabilities
 
 _CHUNK = 1000  # rows predicted at a time
 
@@ -65,7 +65,7 @@ class RowModel:
 
     def probabilities(self, content: Any, *, offset: bool = False, calibrated: bool = False) -> Tensor:
         """Softmax (n, K) of the logits; with ``offset``, of the logits plus the class offsets; or calibrated."""
-        return adjusted(self, self.logits(content), offset, calibrated).softmax(1)
+        return adjusted(self, finite(self.logits(content)), offset, calibrated).softmax(1)
 
 
 def is_row_model(path: str | Path) -> bool:
@@ -86,28 +86,35 @@ def load_row_model(path: str | Path) -> RowModel:
         ValueError: the file is not one, or is damaged.
         EncoderError: the text encoder is not to be had here, or has other weights.
     """
-    tensors, notes = read_tensors(Path(path).expanduser())
+    from safetensors import SafetensorError
+
     try:
+        tensors, notes = read_tensors(Path(path).expanduser())
         spec = RunSpec.from_json(notes["spec"])
         classes = tuple(json.loads(notes["classes"]))
+        if not all(isinstance(name, str) for name in classes):
+            raise TypeError("class names are not texts")
         read: dict[str, Any] | None = json.loads(notes["columns"])
         encoder = saved_encoder(json.loads(notes["encoder"]))
         head, offset = read_head(tensors, notes), tensors.get("offset")
+        shape = tuple(head.logits(torch.zeros(1, encoder.width)).shape)  # tried, as notes and tensors may not agree
+        if shape != (1, len(classes)):
+            raise ValueError(f"its head gives logits of shape {shape} for {len(classes)} classes")
         calibrator, columns = read_calibrator(tensors, notes), None
         if read is not None:
             plain: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in read.items()}
             columns = Columns(**plain)
         offset = None if offset is None else offset.reshape(len(classes))
+        data: dict[str, str] = json.loads(notes["data"])
+        detectors = read_detectors(tensors)
     except EncoderError:  # which says what to do
         raise
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RuntimeError) as error:
+    except (SafetensorError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, OverflowError) as error:
         raise ValueError(
             f"{path} is damaged, or was not written by gence train --save ({type(error).__name__}: {error}); get the "
             "file again, or train the model again"
         ) from error
-    return RowModel(
-        encoder, head, spec, classes, columns, offset, json.loads(notes["data"]), calibrator, read_detectors(tensors)
-    )  # fmt: skip
+    return RowModel(encoder, head, spec, classes, columns, offset, data, calibrator, detectors)
 
 
 def rows_to_judge(model: RowModel, data: str | None = None) -> RowSet:

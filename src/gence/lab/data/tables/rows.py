@@ -316,8 +316,8 @@ def missing_labels(labels: Sequence[str], where: str) -> str | None:
 def lone_classes(labels: Sequence[str], where: str) -> list[str]:
     """What is wrong with each class of which no row can be split off."""
     return [
-        f"{where}: class {name!r} has one row; to split off a test part it needs two. Add a row, remove the class, or "
-        "name train and test files"
+        f"{where}: class {name[:80]!r} has one row; to split off a test part it needs two. Add a row, remove the "
+        "class, or name train and test files"
         for name, count in sorted(Counter(labels).items())
         if name and count < 2
     ]

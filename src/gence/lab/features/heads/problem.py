@@ -189,7 +189,12 @@ def logits_of(heads: Sequence[Head], features: Tensor) -> list[Tensor]:
         first = heads[members[0]]
         stack = create_stack(kind, [0], len(members), len(first.scaling.mean), K, "bias" in names, torch.float32)
         for name, parameter in stack.parameters.items():
-            torch.cat([heads[i].tensors[name] for i in members], 1, out=parameter.values[0])
+            values = torch.cat([heads[i].tensors[name] for i in members], 1)
+            if values.shape != parameter.values[0].shape:  # a file that was changed by hand
+                raise ValueError(
+                    f"a head's {name} has the shape {tuple(values.shape)}; expected {tuple(parameter.values[0].shape)}"
+                )
+            parameter.values[0].copy_(values)
         pieces = [
             stack.forward(first.scaling(features[start : start + _CHUNK])[None])[0]
             for start in range(0, len(features), _CHUNK)
