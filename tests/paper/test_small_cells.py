@@ -66,8 +66,10 @@ def test_unlabelled_rows_change_what_is_learnt_and_detached_ones_otherwise(digit
     store = Store(tmp_path)
     unlabelled.GRID.records(store).add(cells)
     table, _ = shown("unlabelled", store)
-    assert f"6 of {len(unlabelled.SETTINGS) * len(unlabelled.LINES)} cells" in table.caption
+    assert f"6 of {sum(len(lines) for _, lines in unlabelled.GRID.asked())} cells" in table.caption
     assert table.rows[0].cells[1].text == "missing"
+    large = next(row for row in table.rows if "2000 unlabelled" in row.cells[0].text)
+    assert [one.text for one in large.cells].count("–") == 3  # the sign digits have too few rows
     listed = invoke("run", "unlabelled", "--dry-run", "--store", tmp_path, "--rows", "unlabelled/cifar10/2")
     assert "10 of 16 cells are missing" in listed
 

@@ -24,6 +24,7 @@ METRICS = {
 }
 """Name -> title, direction, scale and unit. AUROC is by entropy, the mean over a source's out-of-distribution sets."""
 
+NOTHING = "Nothing is measured yet."
 NEEDS_SETS = {"auroc": 1, "auroc_0": 1, "auroc_1": 2}
 """How many out-of-distribution sets a source must have to have the metric."""
 
@@ -124,7 +125,7 @@ def summary(store: Store) -> str:
         if rows:
             parts += [f"{title}, {unit}:", markdown_table(["Loss", *counted], rows, "l" + "r" * len(shown))]
     if not parts:
-        return "Nothing is measured yet."
+        return NOTHING
     note = (
         "Mean difference from cross-entropy over pairs that share a setting and a seed; in brackets above, the number "
         "of settings. Bold: significantly better (signed-rank test, p < 0.05 after Holm's correction over the table); "
@@ -148,7 +149,7 @@ def _paired_table(
     lines = [line for line in one.all_lines if not line.reference]
     columns = [column for column in columns if any(_own(cells, one, column, reference))]
     if not columns:
-        return "Nothing is measured yet."
+        return NOTHING
     groups = {title: [setting for setting in one.settings if counts(setting)] for title, counts, _ in columns}
     found: dict[tuple[str, str], Evidence] = {}
     for title, _, metric in columns:
@@ -189,7 +190,10 @@ def tail_summary(store: Store) -> str:
     parts = []
     for rho in (10, 100):
         counts = functools.partial(_has_rho, rho)
-        parts += [f"rho = {rho}:", _paired_table(store, "tail", [(title, counts, name) for title, name in metrics])]
+        table = _paired_table(store, "tail", [(title, counts, name) for title, name in metrics])
+        parts += [f"rho = {rho}:", table] if table != NOTHING else []
+    if not parts:
+        return NOTHING
     return "\n\n".join([*parts, f"{_READING} {counted(Records.beside(store).read(), [PARTS['tail']])}."])
 
 
@@ -208,7 +212,7 @@ def detection_summary(store: Store) -> str:
             ("CLINC150: out of scope", lambda setting: setting.source == "clinc150", "auroc_0"),
         ],
     )
-    return f"{table}\n\nAUROC by entropy, all numbers of labels. {_READING}"
+    return table if table == NOTHING else f"{table}\n\nAUROC by entropy, all numbers of labels. {_READING}"
 
 
 def logistic_summary(store: Store) -> str:
@@ -221,6 +225,6 @@ def logistic_summary(store: Store) -> str:
             name = f"{SOURCES[setting.source].title}, {setting.per_class}"
             rows.append([name, f"{means[0]:.1f}", f"{means[1]:.1f}", f"{means[0] - means[1]:+.2f}"])
     if not rows:
-        return "Nothing is measured yet."
+        return NOTHING
     head = ["Data, labels per class", "Our CE head", "Logistic regression", "Difference"]
     return markdown_table(head, rows, "lrrr") + f"\n\nTest accuracy in per cent, mean over {SEEDS} seeds, both tuned."

@@ -58,13 +58,12 @@ class CellStudy:
         """Settings that match the patterns, and the lines asked for; raise `SpecError` for what fits nothing."""
         for loss in losses:
             check_choice("losses", loss, [line.name for line in self.lines])
-        lines = tuple(line for line in self.lines if not losses or line.name in losses)
         names = [one.name for one in self.settings]
         for pattern in rows:
             if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
                 raise SpecError(f"rows: {pattern} matches no setting of {self.name}; its settings are like {names[0]}")
         return [
-            (one, lines)
+            (one, tuple(line for line in self.lines if line.is_in(one) and (not losses or line.name in losses)))
             for one in self.settings
             if not rows or any(fnmatch.fnmatchcase(one.name, pattern) for pattern in rows)
         ]
@@ -112,7 +111,7 @@ class CellStudy:
 
     def counted(self, cells: Cells) -> str:
         """How many cells there are, and what they took."""
-        names = [f"{setting.name}/{line.name}" for setting in self.settings for line in self.lines]
+        names = [f"{setting.name}/{line.name}" for setting, lines in self.asked() for line in lines]
         found = [cells[name] for name in names if name in cells]
         minutes = sum(cell["cpu_s"] for cell in found) / 60
         return f"{len(found)} of {len(names)} cells are measured, in {minutes:.0f} minutes of CPU"
@@ -132,11 +131,12 @@ class CellStudy:
         rows = []
         for line in self.lines:
             shown = [means.get((line.name, setting.name)) for setting in self.settings]
+            words = ["missing" if line.is_in(setting) else "–" for setting in self.settings]
             numbers = (
-                Cell(text="missing", value="missing")
+                Cell(text=word, value=word)
                 if mean is None
                 else Cell(text=f"{mean:.1f}", value=mean, best=mean == best[setting.name])
-                for mean, setting in zip(shown, self.settings, strict=True)
+                for mean, word, setting in zip(shown, words, self.settings, strict=True)
             )
             rows.append(Row(cells=(Cell(text=line.title, value=line.title), *numbers), loss=str(line.loss)))
         return Table(

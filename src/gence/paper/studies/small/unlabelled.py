@@ -38,6 +38,10 @@ class PoolLine(Line):
     pool: int = 0
     detached: bool = False
 
+    def is_in(self, setting: Setting) -> bool:
+        """Whether a setting has the line: the sign digits have too few rows for the large pool."""
+        return setting.source != "sign-digits" or self.pool < max(POOLS)
+
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSetting(Setting):
@@ -70,9 +74,14 @@ def _lines() -> tuple[PoolLine, ...]:
 LINES = _lines()
 SETTINGS = tuple(
     PoolSetting(study=STUDY, source=source, per_class=size)
-    for source, sizes in (("cifar10", (1, 2, 5, 10, 20)), ("banking77", (1, 5)), ("cifar100", (1, 5)))
+    for source, sizes in (
+        ("cifar10", (1, 2, 5, 10, 20)),
+        ("sign-digits", (1, 2, 5)),
+        ("banking77", (1, 5)),
+        ("cifar100", (1, 5)),
+    )
     for size in sizes
-)
+)  # fmt: skip
 
 
 def pool_of(labels: Tensor, drawn: Tensor, size: int, seed: int) -> Tensor:
@@ -227,7 +236,14 @@ HOW = (
     "uniform prior is the true one; each step sees at most 400 of them. Detached rows enter the denominator and get no "
     "gradient."
 )
-FINDINGS: tuple[str, ...] = ()
+FINDINGS = (
+    "Unlabelled rows help where labels are fewest, if the anchor is 2: with one label per class 500 of them add 2.4 "
+    "points to cross-entropy's accuracy on CIFAR-10 and 1.4 on the sign digits, with 20 labels 0.1.",
+    "With an anchor of 0.1 they do harm wherever a gradient flows through them, by 8 to 51 points; detached they "
+    "change accuracy by 2.4 points at most. Nothing but the anchor holds unlabelled rows in place.",
+    "With an anchor of 1 they change nothing in balanced batches: the gradient is then cross-entropy's, whatever is in "
+    "the denominator.",
+)
 ENTRIES = (
     Entry(
         name=STUDY, place=58, heading="Frozen pretrained features: unlabelled rows in the denominator", view=view,
