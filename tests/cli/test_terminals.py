@@ -114,3 +114,8 @@ with shown_plainly(), ended_by_signals():
     )
     assert (done.returncode, done.stdout, done.stderr) == (code, "goes on\n", "")
     assert signal.Signals[name] + 128 == code
+
+
+def test_a_ctrl_c_while_python_ends_is_no_traceback():
+    done = started(f"import atexit, os, signal; atexit.register(os.kill, os.getpid(), signal.SIGINT); {VERSION}")
+    assert (done.returncode, done.stderr) == (0, "")
