@@ -179,7 +179,8 @@ def reference_table(found: Sequence[Mapping[str, Any]], quantities: Sequence[Qua
     return Table(
         name="references",
         caption="References without a network, on the same pixels or features and the same training labels "
-        "(scikit-learn): mean ± sample standard deviation over seeds. A loss that is behind them is undertrained.",
+        "(scikit-learn): mean ± sample standard deviation over seeds. If one is ahead "
+        "of every loss, tune or train longer before comparing losses.",
         columns=("Reference", "Seeds", *(q.heading for q in quantities)),
         rows=tuple(rows),
     )
@@ -213,7 +214,7 @@ def tuning_table(frame: pd.DataFrame, tuned: Mapping[str, TunedBefore]) -> Table
     return Table(
         name="tuning",
         caption="What each loss was given, chosen with equal budgets on training labels alone"
-        + (f" ({' or '.join(hows)}; labels of a seed that no run below has)." if hows else "."),
+        + (f" ({' or '.join(hows)}; on labels of a separate seed)." if hows else "."),
         columns=(
             "Loss",
             *(names[column] for column in shown),

@@ -68,8 +68,8 @@ def calibration_table(frame: pd.DataFrame, quantities: Sequence[Quantity] = (*CA
         name="calibration",
         caption="Probabilities raw and divided by a temperature that was fitted on samples that the model did not see: "
         "for heads out of fold on the training labels, for networks on the part that was held out. Prediction sets "
-        "(LAC) have their threshold from the same samples, and hold the right class as often as promised if coverage "
-        "is at the level. "
+        "(LAC) have their threshold from the same samples; they keep their promise if coverage is close to the level "
+        "in the column's name. "
         + "Calibration parts are what the best temperature of the test samples would take off. " * (BRIER in quantities)
         + "Means over seeds; the best of each score and size is marked.",
         columns=("Loss", *(q.heading if not q.metric.startswith("coverage") else f"{q.title}, %" for q in quantities)),

@@ -298,7 +298,7 @@ def _notes(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:
     losses = max(len(found.comparisons) for found in metrics)
     notes = [
         f"“Better” and “worse” mean a paired t-test over seeds with p < {ALPHA} after Holm's correction for "
-        f"{losses} {'loss' if losses == 1 else 'losses'} compared; the t-test supposes roughly normal differences. "
+        f"{losses} {'loss' if losses == 1 else 'losses'} compared; the t-test assumes roughly normal differences. "
         "“No difference seen” is not proof of equality."
     ]
     if n < 2:

@@ -140,7 +140,7 @@ _BEHIND = 0.01  # of accuracy
 
 
 def reference_concerns(frame: pd.DataFrame, references: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a warning where the best loss is behind a reference without a network: the runs are then undertrained."""
+    """Return a warning where the best loss is behind a reference without a network."""
     accuracies: dict[str, list[float]] = {}
     for one in references:
         accuracies.setdefault(one["name"], []).append(one["metrics"]["accuracy"])
@@ -155,10 +155,10 @@ def reference_concerns(frame: pd.DataFrame, references: Sequence[Mapping[str, An
     if behind <= _BEHIND:
         return []
     return [
-        f"The networks are undertrained; differences between losses say little: {reference_title(name)} is "
+        f"A simple reference beats every loss, so their differences say little: {reference_title(name)} is "
         f"{100 * behind:.1f} points more accurate than the best loss. "
         + (
-            "Tune (--tune 16), or train for more epochs."
+            "Use it, tune with more trials (--tune 32), or train for more epochs."
             if is_frozen(frame)
             else "Train for more epochs, with another recipe, or on a pretrained encoder."
         )
