@@ -44,10 +44,14 @@ train_cohort([spec], device="cpu", workdir=Path(sys.argv[2]), checkpoint_every_s
 
 
 def test_it_learns_and_a_kill_changes_nothing(photographs, tmp_path):
+    # With the statistics of so few images three epochs teach too little to be told from luck.
+    learnt = spec_of(photographs, batch_size=10, lr=3e-3, warmup_epochs=0, freeze_norms=True)
+    (taught,) = train_cohort([learnt], device="cpu")
+    assert taught.metrics["accuracy"] >= 0.8
+    assert taught.curves["train_loss"][2] < taught.curves["train_loss"][0]
+
     spec = spec_of(photographs)
     (whole,) = train_cohort([spec], device="cpu", models_dir=tmp_path)
-    assert whole.metrics["accuracy"] > 0.65  # of 26 images in two classes; processors round differently
-    assert whole.curves["train_loss"][2] < whole.curves["train_loss"][0]
 
     command = [sys.executable, "-c", PROGRAM, spec.to_json(), str(tmp_path / "work")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
