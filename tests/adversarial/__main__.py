@@ -16,6 +16,7 @@ from tests.adversarial.attack import Summary, attack
 # Name: (module, function, share of the time, cases of the quick part). Heavy ones come last.
 HARNESSES = {
     "losses": ("losses", "case", 3, 300),
+    "steps": ("losses", "steps_case", 1, 2),
     "parts": ("parts", "case", 1, 60),
     "metrics": ("metrics", "case", 1, 60),
     "kernels": ("losses", "interpreted_case", 2, 25),

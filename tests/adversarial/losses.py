@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ BACKENDS = ("auto", "auto", "torch")
 STEP = 1e-5
 SHARES = {"value": 70, "transforms": 10, "writes": 8, "threads": 3, "autocast": 6, "supcon": 3, "compiled": 0.5}
 OF_LOGITS = [name for name, info in LOSSES.items() if not info.masks_classes]  # what a mask means is their own affair
+OF_ANY_SIZE = [name for name, info in LOSSES.items() if info.takes == "logits"]
 
 
 class Call:
@@ -365,6 +367,36 @@ def case(rng: random.Random, place: Path) -> str:
         except AssertionError as error:
             raise AssertionError(f"{what}: {error}\n{call!r}") from error
         return what
+
+
+_at_first: list[tuple[float, int]] = []
+STEPS = 1000
+
+
+def steps_case(rng: random.Random, place: Path) -> str:
+    """A thousand steps of a loss with its monitor: memory and open files are what they were after the first of them."""
+    del place
+    generator = torch.Generator().manual_seed(rng.getrandbits(40))
+    name, K = rng.choice(["gence", "gence", *OF_ANY_SIZE]), rng.randint(2, 20)
+    options = {"anchor": 0.1} if name == "gence" else {}
+    monitor = gence.MarginalMonitor(threshold=1e9)
+    for _ in range(STEPS):
+        n = rng.randint(2, 64)
+        z = torch.randn(n, K, generator=generator, requires_grad=True)
+        y = torch.randint(K, (n,), generator=generator)
+        LOSSES[name].function(z, y, **options).backward()
+        monitor.update(z.detach(), y)
+    monitor.check(warn=False)
+    resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+    files = len(list(Path("/proc/self/fd").iterdir()))
+    _at_first.append((resident, files))
+    if len(_at_first) > 10:  # by then every loss has been called
+        before, known = max(mib for mib, _ in _at_first[:10]), max(number for _, number in _at_first[:10])
+        assert resident <= before + 16, (
+            f"{resident:.0f} MiB after {len(_at_first)} times 1000 steps, {before:.0f} before"
+        )
+        assert files <= known, f"{files} open files, {known} before"
+    return f"{STEPS} steps, memory up to {-(-resident // 32) * 32:.0f} MiB, {files} open files"
 
 
 def interpreted_case(rng: random.Random, place: Path) -> str:
