@@ -60,5 +60,5 @@ def test_the_limits_are_those_of_the_code() -> None:
     from gence.lab.data.decode import MAX_PIXELS
 
     assert (MAX_PIXELS, MAX_FILE_BYTES, MIN_UNPACK_LIMIT, MAX_UNPACK_RATIO) == (2**26, 256 * 2**20, 2**30, 100)
-    for words in ("2^26 pixels", "256 MiB", "the larger of 1 GiB\n  and 100 times its size"):
+    for words in ("`2^26` pixels", "in an archive `256 MiB`", "the larger of\n  `1 GiB` and 100 times its size"):
         assert words in PAGE
