@@ -392,7 +392,7 @@ def _some(names: Sequence[str]) -> str:
 
 def _image_names(container: Container) -> list[str]:
     """Names of image files, relative; of a plain folder only those in hidden folders and `__MACOSX`."""
-    names = _hidden_names(container.path) if container.path.is_dir() else container.files
+    names: Iterable[str] = _hidden_names(container.path) if container.path.is_dir() else container.files
     return [name for name in names if name.lower().endswith(IMAGE_SUFFIXES)]
 
 
