@@ -84,7 +84,7 @@ def measure(name: str, data: Path, n: int, seeds: int, store: Path) -> list[dict
         (result,) = train_cohort([spec], device="cpu")
         seconds.append(time.process_time() - began)
         assert result is not None
-        found.setdefault(f"{spec.model}, {loss_title(str(spec.loss))}", []).append(result.metrics["accuracy"])
+        found.setdefault(f"compare: {loss_title(str(spec.loss))}", []).append(result.metrics["accuracy"])
         print(name, spec.loss, spec.seed, result.metrics["accuracy"], f"{seconds[-1]:.1f} s", file=sys.stderr)
     for row in fit_and_keep_references(plan.base, plan.seeds, Store(store), pixel_data(plan.base)):
         found.setdefault(REFERENCES[row["name"]], []).append(row["metrics"]["accuracy"])
@@ -96,9 +96,8 @@ def measure(name: str, data: Path, n: int, seeds: int, store: Path) -> list[dict
             "row": about,
             "column": what,
             "accuracies": [round(value, 6) for value in values],
-            "cpu_s_per_run": round(cpu_s, 1),
-            "trained": f"{plan.base.model}, {plan.base.recipe.epochs} epochs, {size or 'own'} px",
         }
+        | ({} if what in REFERENCES.values() else {"cpu_s_per_run": round(cpu_s, 1)})
         for what, values in found.items()
     ]
 

@@ -59,3 +59,12 @@ def test_what_ranks_send_beyond_the_all_reduce_grows_with_their_number_alone() -
         assert len(counts) == 4
         assert max(counts) - min(counts) < 100
     assert min(beyond[3]) > max(beyond[2])
+
+
+def test_a_small_network_from_scratch_is_at_least_level_with_what_one_tries_first() -> None:
+    rows = accuracies("defaults")
+    assert {name.partition(",")[0] for name in rows} == {"sign digits", "CIFAR-10"}
+    for name, row in rows.items():
+        mean = {column: statistics.fmean(seeds) for column, seeds in row.items()}
+        others = {"logistic regression", "RBF SVM", "plain network"}
+        assert mean["compare: CE"] >= max(mean[other] for other in others), name
