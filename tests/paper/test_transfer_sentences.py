@@ -6,34 +6,92 @@ Each test is skipped while the cells that it needs are not recorded.
 from __future__ import annotations
 
 import statistics
-from pathlib import Path
 
 import pytest
 
 from gence.lab.store import Store
 from gence.paper import default_results
-from gence.paper.studies.small import unlabelled
-from gence.paper.studies.transfer_evidence import differences, evidence
-from gence.paper.studies.transfer_grid import PARTS, Records, Setting
+from gence.paper.exhibit_registry import shown
+from gence.paper.studies import after_calibration
+from gence.paper.studies.small import end_to_end, unlabelled
+from gence.paper.studies.transfer_evidence import (
+    AGREES,
+    ANSWERS,
+    ENOUGH,
+    all_lines,
+    answers,
+    differences,
+    evidence,
+    logistic_summary,
+    regimes,
+    settings_for,
+)
+from gence.paper.studies.transfer_grid import PARTS, SOURCES, Records, Setting
 
 STORE = Store(default_results())
 CELLS = Records.beside(STORE).read()
-PAGE = " ".join((Path(__file__).parents[2] / "docs" / "transfer.md").read_text(encoding="utf-8").split())
 
 
-def settings_with(part: str, *lines: str, least: int) -> list[Setting]:
-    """The settings of a part that have all these lines; skip the test where there are fewer than `least`."""
-    found = [one for one in PARTS[part].settings if all(f"{one.name}/{line}" in CELLS for line in lines)]
-    if len(found) < least:
-        pytest.skip(f"{len(found)} settings of {part} have {', '.join(lines)}; {least} are needed")
+def answered(part: str) -> list[Setting]:
+    """The settings that a part's answer is about; skip the test while there are too few for it to be given."""
+    found = settings_for(part, CELLS)
+    if len(found) < ENOUGH[part]:
+        pytest.skip(f"{len(found)} settings of {part} are recorded; {ENOUGH[part]} are needed")
+    assert ANSWERS[part] in answers(STORE)
     return found
 
 
-def mean_differences(
-    settings: list[Setting], line: str, metric: str = "accuracy", reference: str = "ce"
-) -> list[float]:
-    """One mean difference per setting, in points."""
-    return [statistics.fmean(seeds) for seeds in differences(CELLS, settings, line, metric, reference)]
+def mean(settings: list[Setting], line: str) -> float:
+    """Mean difference from cross-entropy over all settings and seeds, in points of accuracy."""
+    return statistics.fmean(one for seeds in differences(CELLS, settings, line, "accuracy") for one in seeds)
+
+
+def test_on_a_pretrained_encoder_gence_brings_no_accuracy() -> None:
+    settings = answered("balanced")
+    groups = {name: found for name, found in regimes().items() if name.startswith("Balanced")}
+    found = evidence(CELLS, groups, all_lines(), "accuracy")
+    for line in ("gence", "anchored"):
+        assert abs(mean(settings, line)) < 0.2, line
+        assert all(one.verdict < 1 for (_, name), one in found.items() if name == line)
+    many = [one for one in settings if SOURCES[one.source].classes > 10]
+    lines = [line for line in all_lines() if line.name in ("mae", "brier", "generalized_ce")]
+    for (_, name), one in evidence(CELLS, {"many": many}, lines, "accuracy").items():
+        assert one.verdict == -1, name
+        assert one.mean < -3, name
+
+
+def test_under_imbalance_corrections_for_the_prior_gain() -> None:
+    settings = answered("tail")
+    found = evidence(CELLS, {"": settings}, PARTS["tail"].all_lines, "accuracy")
+    for line in ("logit_adjusted", "resampled", "class_weights", "anchor_uniform"):
+        assert found["", line].verdict == 1, line
+    assert max(found, key=lambda key: found[key].mean) == ("", "logit_adjusted")
+    assert found["", "gence"].mean < 1
+    assert found["", "anchor_uniform_1"].mean < 0
+
+
+def test_logistic_regression_agrees_with_our_head_or_the_page_says_where_it_does_not() -> None:
+    settings = [
+        one for one in PARTS["balanced"].settings if f"{one.name}/ce" in CELLS and f"{one.name}/logistic" in CELLS
+    ]
+    if not settings:
+        pytest.skip("no setting has both")
+    apart = {one.name: abs(mean([one], "logistic")) for one in settings}
+    said = logistic_summary(STORE)
+    close = sum(round(one, 2) <= AGREES for one in apart.values())
+    assert f"{close} of {len(apart)} differences are {AGREES:g} points or less" in said
+    assert f"the largest is {max(apart.values()):.2f}" in said
+
+
+def test_nothing_remains_of_gences_calibration_after_temperature_scaling() -> None:
+    cells = after_calibration.records_of(STORE).read()
+    if after_calibration.REMAINS not in shown("after_calibration", STORE)[1]:
+        pytest.skip("too few settings are recorded")
+    for metric in ("ece", "nll"):
+        found = after_calibration.against_ce(cells, metric, "calibrated/")
+        for line in ("gence", "anchored"):
+            assert found[line].verdict == 0, (metric, line)
+            assert metric == "nll" or abs(100 * found[line].mean) < 0.5, line
 
 
 @pytest.fixture(scope="module")
@@ -81,3 +139,17 @@ def test_with_an_anchor_of_1_unlabelled_rows_change_nothing(pooled) -> None:
     for (_, size), one in pooled.items():
         if size and size <= 10:  # 100 labels at most: every batch is the whole, balanced subset
             assert all(abs(value) < 0.02 for name, value in one.items() if name.startswith("anchor_1"))
+
+
+def test_a_small_network_hardly_shows_the_gain_of_the_deep_ones() -> None:
+    cells = end_to_end.GRID.records(STORE).read()
+    found = {}
+    for setting in end_to_end.SETTINGS:
+        seeds = differences(cells, [setting], "anchored", "accuracy")
+        if not seeds:
+            pytest.skip(f"{setting.name} is missing")
+        assert 2 <= len(seeds[0]) <= 3
+        found[setting.source, setting.recipe] = statistics.fmean(seeds[0])
+    assert f"{found['sign-digits', 'harsh']:.1f} points ahead" in end_to_end.FINDINGS[0]
+    assert f"{-found['sign-digits', 'mild']:.1f} behind" in end_to_end.FINDINGS[0]
+    assert all(abs(one) < 0.5 for (source, _), one in found.items() if source == "cifar10")

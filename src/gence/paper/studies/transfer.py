@@ -17,6 +17,7 @@ from gence.paper.studies.transfer_evidence import (
     NEEDS_SETS,
     SHOWN,
     all_lines,
+    answers,
     counted,
     detection_summary,
     differences,
@@ -77,26 +78,33 @@ def winners_view(asked: Asked) -> View:
 def help_rows(store: Store) -> list[list[str]]:
     """Rows of the table *Does it help?* about frozen pretrained features: situation, what was measured, what to do."""
     cells, found = Records.beside(store).read(), []
-    for situation, part, line, called, advice in (
+    for situation, part, lines, advice in (
         (
             "A head on a frozen pretrained encoder, tuned",
             "balanced",
-            "anchored",
-            "Anchored GenCE",
+            {"anchored": "Anchored GenCE"},
             "Keep cross-entropy.",
         ),
         (
             "The same with a long tail and a balanced test",
             "tail",
-            "anchor_uniform_1",
-            "GenCE with an anchor of 1 to the uniform prior",
-            "Correct for the prior: that anchor, logit adjustment, or drawing all classes alike.",
+            {
+                "logit_adjusted": "Logit adjustment",
+                "anchor_uniform": "GenCE with an anchor of 0.1 to the uniform prior",
+            },
+            "Correct for the prior: `logit_adjusted(prior=train)`, or class weights.",
         ),
     ):
-        pairs = [one for each in differences(cells, PARTS[part].settings, line, "accuracy") for one in each]
-        if pairs:
-            words = f"{called} {statistics.fmean(pairs):+.1f} points of accuracy, better in "
-            found.append([situation, f"{words}{sum(one > 0 for one in pairs)} of {len(pairs)} pairs", advice])
+        words = []
+        for line, called in lines.items():
+            pairs = [one for each in differences(cells, PARTS[part].settings, line, "accuracy") for one in each]
+            if pairs:
+                up = sum(one > 0 for one in pairs)
+                words.append(
+                    f"{called} {statistics.fmean(pairs):+.1f} points of accuracy, better in {up} of {len(pairs)} pairs"
+                )
+        if words:
+            found.append([situation, "; ".join(words), advice])
     return found
 
 
@@ -161,6 +169,7 @@ ENTRIES = (
         view=winners_view,
         options=(),
         blocks={
+            "transfer_answers": answers,
             "transfer_summary": summary,
             "transfer_tail_summary": tail_summary,
             "transfer_detection": detection_summary,

@@ -13,7 +13,7 @@ from gence.lab.report import Cell, Row, Table
 from gence.lab.spec import SpecError, check_choice
 from gence.lab.store import Store
 from gence.paper.exhibit_registry import Apart
-from gence.paper.studies.transfer_grid import Line, Records
+from gence.paper.studies.transfer_grid import SEEDS, Line, Records
 
 
 class Named(Protocol):
@@ -79,7 +79,7 @@ class CellStudy:
         """Make the cells that are missing, and keep each setting's as soon as they are made."""
         began, records = time.monotonic(), self.records(store)
         for setting, lines in self.asked(rows, losses):
-            done = records.read()
+            done = whole(records.read())
             missing = [line for line in lines if f"{setting.name}/{line.name}" not in done]
             if not missing:
                 continue
@@ -95,7 +95,7 @@ class CellStudy:
         self, store: Store, rows: Sequence[str], losses: Sequence[str], echo: Callable[[str], None]
     ) -> None:
         """Say which cells are missing."""
-        done, asked = self.records(store).read(), self.asked(rows, losses)
+        done, asked = whole(self.records(store).read()), self.asked(rows, losses)
         missing = 0
         for setting, lines in asked:
             lacking = [line.name for line in lines if f"{setting.name}/{line.name}" not in done]
@@ -112,9 +112,10 @@ class CellStudy:
     def counted(self, cells: Cells) -> str:
         """How many cells there are, and what they took."""
         names = [f"{setting.name}/{line.name}" for setting, lines in self.asked() for line in lines]
-        found = [cells[name] for name in names if name in cells]
-        minutes = sum(cell["cpu_s"] for cell in found) / 60
-        return f"{len(found)} of {len(names)} cells are measured, in {minutes:.0f} minutes of CPU"
+        done = whole(cells)
+        minutes = sum(cells[name]["cpu_s"] for name in names if name in cells) / 60
+        measured = sum(name in done for name in names)
+        return f"{measured} of {len(names)} cells are measured with {SEEDS} seeds, in {minutes:.0f} minutes of CPU"
 
     def table(self, name: str, cells: Cells, caption: str, metric: str = "accuracy") -> Table:
         """A row per line and a column per setting: means in per cent, the best of each column marked."""
@@ -145,6 +146,11 @@ class CellStudy:
             columns=("Loss", *(setting.title for setting in self.settings)),
             rows=tuple(rows),
         )
+
+
+def whole(cells: Cells) -> set[str]:
+    """The names of the cells that have every seed; others are made again."""
+    return {name for name, cell in cells.items() if len(cell["metrics"].get("accuracy", ())) >= SEEDS}
 
 
 def cell_of(

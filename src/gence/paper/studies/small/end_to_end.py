@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,17 +71,15 @@ def specs(setting: Scratch, lines: Sequence[Line], data: str) -> list[RunSpec]:
     ]  # fmt: skip
 
 
-def cells_from(store: Store, setting: Scratch, lines: Sequence[Line], data: str) -> list[dict[str, Any]]:
-    """The cells of runs that are recorded in a store; lines with fewer than five are left out."""
+def cells_from(store: Store, setting: Scratch, lines: Sequence[Line], data: str, cpu_s: float) -> list[dict[str, Any]]:
+    """The cells of runs that are recorded in a store, with the seeds that all lines have; each took `cpu_s`."""
+    runs = {(spec.loss, spec.seed): spec for spec in specs(setting, lines, data) if store.has(spec.key)}
+    seeds = [seed for seed in range(SEEDS) if all((line.loss, seed) in runs for line in lines)]
     found = []
-    for line in lines:
-        runs = [spec for spec in specs(setting, [line], data) if store.has(spec.key)]
-        if len(runs) < SEEDS:
-            continue
-        results = [store.read(spec.key).result for spec in runs]
-        seeds = [{short: one.metrics[name] for name, short in _KEPT.items() if name in one.metrics} for one in results]
-        cell = cell_of(setting, line, LABELS, {}, seeds, sum(one.wall_s for one in results))
-        found.append(cell)
+    for line in lines if seeds else ():
+        results = [store.read(runs[line.loss, seed].key).result for seed in seeds]
+        kept = [{short: one.metrics[name] for name, short in _KEPT.items() if name in one.metrics} for one in results]
+        found.append(cell_of(setting, line, LABELS, {}, kept, cpu_s))
     return found
 
 
@@ -90,6 +89,7 @@ def _make(records: Records, setting: Scratch, lines: Sequence[Line]) -> list[dic
     data = SOURCES[setting.source].data
     if data.endswith(".zip"):
         data = str(Path(os.environ.get("GENCE_DATA", ".")).expanduser() / data)
+    began = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         report = run_grid(
             specs(setting, lines, data), folder, device="cpu", keep_predictions=False, on_progress=lambda _: None
@@ -99,7 +99,7 @@ def _make(records: Records, setting: Scratch, lines: Sequence[Line]) -> list[dic
         store = Store.at(folder)
         first = store.read(specs(setting, lines, data)[0].key)
         records.note(setting.source, first.result.data, environment_record())
-        return cells_from(store, setting, lines, data)
+        return cells_from(store, setting, lines, data, (time.process_time() - began) / len(lines))
 
 
 GRID = CellStudy(name=STUDY, settings=SETTINGS, lines=LINES, make=_make)
@@ -108,7 +108,7 @@ GRID = CellStudy(name=STUDY, settings=SETTINGS, lines=LINES, make=_make)
 def view(asked: Asked) -> View:
     """A row per loss, a column per setting."""
     cells = GRID.records(asked.store).read()
-    return GRID.table(STUDY, cells, f"Accuracy in per cent, mean over {SEEDS} seeds."), [HOW]
+    return GRID.table(STUDY, cells, "Accuracy in per cent, mean over the seeds that are done."), [HOW]
 
 
 HOW = (
@@ -116,7 +116,11 @@ HOW = (
     f"{EPOCHS} epochs. Harsh is the paper's recipe, mild that with a lower rate, longer warm-up and MixUp or CutMix; "
     "nothing is tuned."
 )
-FINDINGS: tuple[str, ...] = ()
+FINDINGS = (
+    "The from-scratch gain of the deep networks hardly appears in a small one: anchored GenCE is 1.3 points ahead of "
+    "cross-entropy on the sign digits under the harsh recipe, 3.0 behind under the mild one, and within half a point "
+    "on CIFAR-10. Two or three seeds are done, too few for a test.",
+)
 ENTRIES = (
     Entry(
         name=STUDY, place=59, heading="From scratch on a CPU: a small network on 500 labels", view=view, options=(),
