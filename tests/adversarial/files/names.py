@@ -50,6 +50,7 @@ HOSTILE = (
     "\u2028",
 )
 _COMPUTED = ("=", "+", "-", "@", "\t", "\r")
+_INTERVAL = re.compile(r"[+-]\d+\.\d+ to [+-]\d+\.\d+")  # the report's own words
 _TAGS = {"script": 0, "iframe": 0, "object": 0, "embed": 0, "link": 0, "base": 0, "form": 0}
 
 
@@ -109,7 +110,7 @@ def _cells_compute_nothing(path: Path) -> list[list[str]]:
         rows = list(csv.reader(file))
     for row in rows:
         for cell in row:
-            if cell.startswith(_COMPUTED):
+            if cell.startswith(_COMPUTED) and not _INTERVAL.fullmatch(cell):
                 float(cell)  # a number is no formula; anything else raises
     return rows
 
