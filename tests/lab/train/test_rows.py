@@ -28,6 +28,7 @@ from gence.lab.train import (
     train_cohort,
     write_row_predictions,
 )
+from gence.lab.train.predict import write_probabilities
 
 
 def wine() -> pd.DataFrame:
@@ -201,3 +202,14 @@ def test_a_row_model_that_was_changed_is_one_error_that_names_it(wine_source: st
     save_file({**tensors, "head/weight": torch.full_like(tensors["head/weight"], torch.nan)}, path, metadata=notes)
     with pytest.raises(ValueError, match="diverged"):
         load_row_model(path).probabilities(wine().drop(columns="cultivar").astype(str))
+
+
+def test_a_name_with_either_line_end_is_one_cell(tmp_path: Path) -> None:
+    names = ["a\rb", "a\nb", "a\r\nb", "plain"]
+    found = [(names, torch.full((4, 2), 0.5))]
+    assert write_probabilities(tmp_path / "p.csv", "file", ("x\ry", "z"), found) == 4
+    with (tmp_path / "p.csv").open(newline="") as file:
+        rows = list(csv.reader(file))
+    assert [row[0] for row in rows[1:]] == names
+    assert {len(row) for row in rows} == {5}
+    assert (tmp_path / "p.csv").read_bytes().endswith(b'plain,"x\ry",0.5,0.5,0.5\n')

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TextIO
 
 import numpy as np
 import torch
@@ -324,6 +324,16 @@ def write_predictions(
     return write_probabilities(out, "file", model.classes, found)
 
 
+@dataclass(frozen=True)
+class _Lines:
+    """Takes rows that end in CR LF, and writes them with LF."""
+
+    file: TextIO
+
+    def write(self, row: str) -> int:
+        return self.file.write(row.removesuffix("\r\n") + "\n")
+
+
 def write_probabilities(
     out: Path, first: str, classes: Sequence[str], predicted: Iterable[tuple[Sequence[str], Tensor]]
 ) -> int:
@@ -333,7 +343,8 @@ def write_probabilities(
         writing_file(out) as part,
         part.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file,
     ):
-        writer = csv.writer(file, lineterminator="\n")
+        # With both characters in its line end, Python quotes a name that has either of them; "\n" alone ends our lines.
+        writer = csv.writer(_Lines(file), lineterminator="\r\n")
         writer.writerow([first, "predicted", "confidence", *(f"p_{name}" for name in classes)])
         for names, probs in predicted:
             for name, row in zip(names, probs.tolist(), strict=True):
