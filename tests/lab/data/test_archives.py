@@ -95,7 +95,7 @@ def test_links(tmp_path: Path) -> None:
 def test_duplicate_names(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"twice{suffix}"
     path.write_bytes(WRITERS[suffix]({**digit_files(2), "./digit0/000.png": encode_one()}))
-    with pytest.raises(DataError, match=r"digit0/000\.png is there twice"):
+    with pytest.raises(DataError, match=r"digit0/000\.png appears twice"):
         load(path)
 
 

@@ -197,16 +197,10 @@ def _assembled(tensors: dict[str, Tensor], notes: dict[str, str], place: torch.d
             None if offset is None else offset.reshape(len(classes)), json.loads(notes.get("data", "{}")),
             read_calibrator(tensors, notes), read_detectors(tensors),
         )  # fmt: skip
-    classifier = untrained_classifier(spec, height, len(classes)) or create_model(
-        spec.model,
-        num_classes=len(classes),
-        in_channels=channels,
-        image_size=height,
-        stem=spec.recipe.stem,
-        head_bias=spec.recipe.head_bias,
-        seed=0,
-    )
     weights = {name.removeprefix("model/"): value for name, value in tensors.items() if name.startswith("model/")}
+    classifier = untrained_classifier(spec, height, len(classes)) or _empty_network(
+        spec, weights, len(classes), channels, height
+    )
     classifier.load_state_dict(weights)
     classifier.eval()
     offset = tensors.get("offset")
@@ -221,6 +215,26 @@ def _assembled(tensors: dict[str, Tensor], notes: dict[str, str], place: torch.d
         json.loads(notes.get("data", "{}")),
         read_calibrator(tensors, notes),
     )
+
+
+def _empty_network(
+    spec: RunSpec, weights: dict[str, Tensor], num_classes: int, channels: int, size: int
+) -> ImageClassifier:
+    """The network of a run, built only if a file's weights have its shapes: a damaged size could take any memory."""
+
+    def build() -> ImageClassifier:
+        return create_model(
+            spec.model, num_classes=num_classes, in_channels=channels, image_size=size, stem=spec.recipe.stem,
+            head_bias=spec.recipe.head_bias, seed=0,
+        )  # fmt: skip
+
+    if not spec.model.startswith(OWN):  # which may not know of devices
+        with torch.device("meta"):
+            planned = build().state_dict()
+        other = [name for name, value in planned.items() if name not in weights or weights[name].shape != value.shape]
+        if other:
+            raise ValueError(f"the weights are those of another network: {other[0]} is missing or has another shape")
+    return build()
 
 
 def evaluate_model(
