@@ -327,7 +327,11 @@ CHECKS: dict[str, Callable[[str], None]] = {
 }
 
 
-@pytest.mark.parametrize("entry", [one for one in entries().values() if one.findings], ids=lambda one: one.name)
+OF_CELLS = ("unlabelled", "end_to_end", "after_calibration")  # test_transfer_sentences.py has theirs
+FOUND = [one for one in entries().values() if one.findings and one.name not in OF_CELLS]
+
+
+@pytest.mark.parametrize("entry", FOUND, ids=lambda one: one.name)
 def test_the_findings_are_what_the_records_say(entry: Entry) -> None:
     CHECKS[entry.name](" ".join(entry.findings))
 
