@@ -195,3 +195,16 @@ def test_default_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_cache_dir() == Path("/xdg/gence")
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert default_cache_dir() == Path.home() / ".cache" / "gence"
+
+
+@pytest.mark.parametrize("notes", ["{}", "[]", "null", '{"test": {}}'])
+def test_notes_that_are_not_those_of_the_tensors_are_damage(notes: str, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    path = tmp_path / "a.zip"
+    path.write_bytes(zip_bytes(digit_files(5)))
+    first = load(path, cache_dir=tmp_path / "cache")
+    (stored,) = cached_files(tmp_path / "cache")
+    save_file(load_file(stored), stored, metadata={"gence": notes})
+    again = load(path, cache_dir=tmp_path / "cache")
+    torch.testing.assert_close(again.train.images, first.train.images, rtol=0, atol=0)

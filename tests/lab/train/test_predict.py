@@ -201,7 +201,8 @@ def test_a_damaged_model_file_is_one_error_that_names_it(trained, tmp_path, seed
         load_model(damaged)
 
 
-@pytest.mark.parametrize("notes", [{"image_shape": "[1, 8]"}, {"image_shape": "7"}, {"classes": "[1, 2]"},
+@pytest.mark.parametrize("notes", [{"image_shape": "[1, 8]"}, {"image_shape": "7"}, {"image_shape": "[1, 8, 8.5]"},
+                                   {"image_shape": "[1, 8, 0]"}, {"classes": "[1, 2]"},
                                    {"classes": "[]"}, {"spec": "{}"}, {"spec": "[]"}, {"data": "x"}])  # fmt: skip
 def test_notes_that_make_no_sense_are_one_error_that_names_the_file(trained, tmp_path, notes):
     tensors, written = read_tensors(trained[2])

@@ -143,8 +143,10 @@ def read(path: Path) -> dict[str, ImageSet] | None:
         return None
     try:
         with safe_open(path, framework="pt") as file:
-            splits = {}
-            for split, about in json.loads(file.metadata()["gence"]).items():
+            splits, notes = {}, json.loads(file.metadata()["gence"])
+            if {f"{split}/{what}" for split in notes for what in ("images", "labels")} != set(file.keys()) or not notes:
+                raise DataError("its notes are not those of its tensors")
+            for split, about in notes.items():
                 # Copies: the tensors safetensors returns live in the mapped file, which may be replaced.
                 images, labels = file.get_tensor(f"{split}/images").clone(), file.get_tensor(f"{split}/labels").clone()
                 classes = tuple(about["classes"])

@@ -187,6 +187,8 @@ def _assembled(tensors: dict[str, Tensor], notes: dict[str, str], place: torch.d
     classes, (channels, height, width) = tuple(json.loads(notes["classes"])), json.loads(notes["image_shape"])
     if not all(isinstance(name, str) for name in classes):
         raise TypeError("class names are not texts")
+    if not all(type(length) is int and length > 0 for length in (channels, height, width)):
+        raise TypeError("the shape of its images is not three positive integers")
     if "head" in notes:
         frozen = read_frozen(spec, tensors, notes)
         offset = tensors.get("offset")
