@@ -219,7 +219,7 @@ def pairs(cells: Cells, metric: str, line: str, variant: str, reference: tuple[s
 
 
 def against_ce(cells: Cells, metric: str, variant: str) -> dict[str, Evidence]:
-    """Every loss less cross-entropy, both in one variant; p-values are corrected over the losses."""
+    """Every loss minus cross-entropy, both in one variant; p-values are corrected over the losses."""
     found = {
         line.name: made
         for line in LINES

@@ -111,7 +111,7 @@ class Course:
 
     @property
     def epochs_out(self) -> tuple[int, ...]:
-        """The epochs, from 1, in which the marginal had drifted; a drift that is no number counts.
+        """The epochs, from 1, in which the marginal had drifted; a drift of NaN counts.
 
         >>> Course((0.1, 7.0, 0.4)).epochs_out
         (2,)
@@ -140,7 +140,7 @@ class SettingCourses:
 def read_courses(
     exhibit: Exhibit, store: Store | Reader, *, rows: Sequence[str] = (), seeds: int | None = None
 ) -> list[SettingCourses]:
-    """Read the drift of all recorded runs of a comparison; a setting without any is left out."""
+    """Read the drift of all recorded runs of a comparison; settings without any are skipped."""
     reader = store if isinstance(store, Reader) else Reader(store)
     seeds = exhibit.seeds if seeds is None else seeds
     found = []
