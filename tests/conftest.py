@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -53,6 +55,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _seed() -> None:
     torch.manual_seed(0)
     random.seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _hears_ctrl_c() -> None:
+    """Processes that tests start inherit an ignored SIGINT: of a shell's background, or left by a command run here."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        with contextlib.suppress(ValueError):  # not in the main thread
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="module")
