@@ -134,14 +134,13 @@ def test_long_tails_keep_the_accuracy_of_head_middle_and_tail(digits) -> None:
 
 
 def test_the_full_batch_agrees_with_logistic_regression_of_scikit_learn(digits) -> None:
-    """The same problem solved twice: its C is 1 / (n times our weight decay)."""
+    """The same problem solved twice."""
     setting = Setting(study="batch", source="sign-digits", per_class=20, batch=0)
     index = draw(setting, digits, 0)
     problem = HeadProblem(digits.train, digits.train_labels[index], 10, index)
     recipe = recipe_for(setting, len(problem)).replace(weight_decay=1e-4)
     ours = train_heads([problem], [HeadRun(loss=LossSpec(name="ce"), recipe=recipe, full_batch=True)])[0].head
-    chosen = {"C": 1 / (len(problem) * 1e-4)}
-    theirs = fit_references(problem, problem.labels, ("logistic",), chosen=chosen)[0]
+    theirs = fit_references(problem, problem.labels, ("logistic",), chosen={"weight_decay": 1e-4})[0]
     kept, drawn = problem.rows(torch.arange(len(problem))), problem.labels.bincount()
     mine, other = (
         judge(head.logits(digits.test), digits.test_labels, head.logits(kept), problem.prior, drawn, {})

@@ -17,19 +17,22 @@ import torch
 from torch import Tensor
 
 from gence.lab.features.heads.problem import HeadProblem
+from gence.lab.features.heads.tuning import SPACES, TRIALS, Trial, choose_trial, points
 from gence.metrics import best_temperature
 
 REFERENCES = ("majority", "logistic", "svm", "centroid", "knn")
 """majority: the share of each class in the training labels; logistic: logistic regression (L-BFGS), L2 strength by
 cross-validation; svm: RBF support vector machine, C and width by cross-validation, its decisions made logits by the
 temperature that fits the rows held out; centroid: nearest class mean, with logits that fall with the squared distance,
-in units of the training rows' own; knn: k nearest neighbours by cosine, k by cross-validation."""
+in units of the training rows' own; knn: k nearest neighbours by cosine, k by cross-validation. What cross-validation
+tries is chosen from as the losses' trials are, by `choose_trial`; the machine, whose decisions are no probabilities, by
+accuracy."""
 
 PIXELS = "pixels"
 """What `affordable_references` is told of raw pixels: distances to class means say little there."""
 
-STRENGTHS = tuple(float(f"{10**e:.4g}") for e in np.linspace(-1, 5, 13))
-"""C of scikit-learn's logistic regression, for features whose root mean square norm is 1."""
+STRENGTHS = tuple(sorted((point["weight_decay"] for point in points(SPACES["lbfgs"], TRIALS)), reverse=True))
+"""Weight decays of logistic regression, those that a head on the full batch tries: C is 1 / (decay x rows)."""
 
 NEIGHBOURS = (1, 3, 5, 10, 20)
 
@@ -98,7 +101,7 @@ def fit_references(
         problem: the rows.
         fold_of: (n,), what `stratified_folds` gives.
         names: which references.
-        chosen: "C" or "k" where it has been chosen already, on other rows; the folds are then not used.
+        chosen: "weight_decay" or "k" where it has been chosen already, on other rows; the folds are then not used.
     """
     every = torch.arange(len(problem))
     rows, labels = problem.scaling(problem.rows(every)).double(), problem.labels.numpy()
@@ -122,24 +125,48 @@ def fit_references(
     ):
         if name not in names:
             continue
-        what = "C" if name == "logistic" else "k"
+        what = "weight_decay" if name == "logistic" else "k"
         if chosen and values:
             values = (type(values[0])(chosen[what]),)
         began = time.perf_counter()
         x = small if name == "logistic" else rows.numpy()
-        right = [
-            sum(int((make(value).fit(x[kept], labels[kept]).predict(x[held]) == labels[held]).sum())
-                for kept, held in folds)
-            for value in (values if len(values) > 1 else ())
-        ]  # fmt: skip
-        best = values[int(np.argmax(right or [0]))] if values else None
-        model = make(best).fit(x, labels)
+        best = values[0] if values else None
+        if len(values) > 1:
+            tried = [_tried(value, make, x, labels, folds, problem.num_classes) for value in values]
+            best = values[tried.index(choose_trial(tried, len(labels)))]
+        model = make(best, len(x)).fit(x, labels)
         turn = basis if name == "logistic" else None
         settled = {} if best is None else {what: float(best)}
-        found.append(
-            Reference(name, settled, _as_logits(model, problem, turn, int(best or 0)), time.perf_counter() - began)
-        )
+        found.append(Reference(name, settled, _as_logits(model, problem, turn, best or 0), time.perf_counter() - began))
     return sorted(found, key=lambda one: (*REFERENCES, BOOSTING).index(one.name))
+
+
+def _tried(
+    value: float,
+    make: Callable[[float | None, int], Any],
+    x: np.ndarray,
+    labels: np.ndarray,
+    folds: Sequence[tuple[np.ndarray, np.ndarray]],
+    K: int,
+) -> Trial:
+    """What a value is worth on the rows held out."""
+    right, nll = 0, 0.0
+    for kept, held in folds:
+        model = make(value, int(kept.sum())).fit(x[kept], labels[kept])
+        log_p = _log_probabilities(model, x[held], K, value)
+        right += int((log_p.argmax(1) == labels[held]).sum())
+        nll -= float(log_p[np.arange(len(log_p)), labels[held]].sum())
+    return Trial(0.0, float(value), right / len(labels), nll / len(labels))
+
+
+def _log_probabilities(model: Any, x: np.ndarray, K: int, neighbours: float) -> np.ndarray:
+    """Log-probabilities (n, K) of a fitted model; a class that training has none of is all but impossible."""
+    p = model.predict_proba(x)
+    if hasattr(model, "n_neighbors"):  # a class without a neighbour is unlikely, not impossible
+        p = (p * neighbours + 1 / K) / (neighbours + 1)
+    found = np.full((len(x), K), -30.0)
+    found[:, model.classes_] = np.log(np.maximum(p, 1e-13))
+    return found
 
 
 def _support_vectors(
@@ -185,7 +212,7 @@ def _decisions(model: Any, kernel: np.ndarray, num_classes: int) -> Tensor:
     return found
 
 
-def _as_logits(model: Any, problem: HeadProblem, basis: Tensor | None, neighbours: int) -> Callable[[Tensor], Tensor]:
+def _as_logits(model: Any, problem: HeadProblem, basis: Tensor | None, neighbours: float) -> Callable[[Tensor], Tensor]:
     scaling, K = problem.scaling, problem.num_classes
     spread = 1.0
     if hasattr(model, "centroids_"):
@@ -196,23 +223,19 @@ def _as_logits(model: Any, problem: HeadProblem, basis: Tensor | None, neighbour
 
     def logits(features: Tensor) -> Tensor:
         rows = scaling(features).double()
-        found = torch.full((len(rows), K), -30.0)  # for classes that training has none of
-        there = torch.as_tensor(model.classes_)
         if hasattr(model, "centroids_"):
             # Its own probabilities divide by the spread of each feature, and may name another class than it does.
+            found = torch.full((len(rows), K), -30.0)  # for classes that training has none of
             distances = torch.cdist(rows, torch.as_tensor(model.centroids_)).square()
-            found[:, there] = (-distances / (2 * spread)).log_softmax(1).float()
+            found[:, torch.as_tensor(model.classes_)] = (-distances / (2 * spread)).log_softmax(1).float()
             return found
-        p = model.predict_proba((rows if basis is None else rows @ basis).numpy())
-        if hasattr(model, "n_neighbors"):  # a class without a neighbour is unlikely, not impossible
-            p = (p * neighbours + 1 / K) / (neighbours + 1)
-        found[:, there] = torch.tensor(np.log(np.maximum(p, 1e-13)), dtype=torch.float32)
-        return found
+        x = (rows if basis is None else rows @ basis).numpy()
+        return torch.from_numpy(_log_probabilities(model, x, K, neighbours)).float()
 
     return logits
 
 
-def _logistic(strength: float | None) -> Any:
+def _logistic(decay: float | None, rows: int) -> Any:
     from sklearn.linear_model import LogisticRegression
 
     class Logistic(LogisticRegression):
@@ -221,10 +244,10 @@ def _logistic(strength: float | None) -> Any:
                 warnings.filterwarnings("ignore", message=".*failed to converge.*")
                 return super().fit(x, labels, sample_weight)
 
-    return Logistic(C=strength, max_iter=300)
+    return Logistic(C=1 / ((decay or 1.0) * rows), max_iter=300)
 
 
-def _centroid(_: float | None) -> Any:
+def _centroid(_: float | None, __: int) -> Any:
     from sklearn.neighbors import NearestCentroid
 
     class Centroid(NearestCentroid):
@@ -237,13 +260,13 @@ def _centroid(_: float | None) -> Any:
     return Centroid()
 
 
-def _boosting(_: float | None) -> Any:
+def _boosting(_: float | None, __: int) -> Any:
     from sklearn.ensemble import HistGradientBoostingClassifier
 
     return HistGradientBoostingClassifier(random_state=0)
 
 
-def _knn(neighbours: float | None) -> Any:
+def _knn(neighbours: float | None, _: int) -> Any:
     from sklearn.neighbors import KNeighborsClassifier
 
     return KNeighborsClassifier(int(neighbours or 1), metric="cosine", algorithm="brute")
