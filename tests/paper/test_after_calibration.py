@@ -9,9 +9,10 @@ from gence.lab.data import load
 from gence.lab.features import HeadProblem, HeadRun, cross_fit_heads, train_heads
 from gence.lab.store import Store
 from gence.metrics import best_temperature, classification_metrics
+from gence.paper.cells import SEEDS
 from gence.paper.exhibit_registry import Asked, shown
 from gence.paper.studies import after_calibration as study
-from gence.paper.studies.transfer_grid import SEEDS, Setting
+from gence.paper.studies.transfer_grid import Setting
 from gence.paper.studies.transfer_runs import Features, draw, recipe_for
 from tests.paper.commands import invoke
 
@@ -34,7 +35,7 @@ def small(digits, tmp_path_factory):
     store = Store(tmp_path_factory.mktemp("after"))
     lines = [line for line in study.LINES if line.name in ("ce", "gence", "mdca")]
     cells = study.make_cells(SETTING, lines, digits, study.outside_of("sign-digits", digits, lambda _: digits))
-    study.records_of(store).add(cells)
+    study.GRID.records(store).add(cells)
     return store, {cell["cell"]: cell for cell in cells}
 
 
@@ -89,11 +90,11 @@ def test_tables_figures_and_what_is_missing(small) -> None:
     listed = invoke("run", study.STUDY, "--dry-run", "--store", store.root, "--rows", "*/sign-digits/5")
     assert "12 of 15 cells are missing" in listed
     said: list[str] = []
-    study.run(store, ("*/sign-digits/5",), ("ce", "gence"), None, said.append)
+    study.GRID.run(store, ("*/sign-digits/5",), ("ce", "gence"), None, said.append)
     assert said == ["all cells that were asked for are there"]
 
 
 @pytest.mark.parametrize(("rows", "losses"), [(("table1",), ()), ((), ("hinge",))])
 def test_unknown_names_are_errors(rows, losses) -> None:
     with pytest.raises(ValueError, match=r"matches no setting|hinge"):
-        study.asked_cells(rows, losses)
+        study.GRID.asked(rows, losses)

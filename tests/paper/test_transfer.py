@@ -12,10 +12,11 @@ from gence.lab.features import HeadProblem, HeadRun, fit_references, train_heads
 from gence.lab.spec import LossSpec
 from gence.lab.store import Store, StoreError
 from gence.paper.blocks import renderers
+from gence.paper.cells import SEEDS, Records
 from gence.paper.does_it_help import decision_guide, does_it_help_table
 from gence.paper.exhibit_registry import Asked, shown
 from gence.paper.studies.transfer import evidence, part_view, winners_view
-from gence.paper.studies.transfer_grid import MAIN, PARTS, SEEDS, Records, Setting, selected
+from gence.paper.studies.transfer_grid import MAIN, PARTS, Setting, selected
 from gence.paper.studies.transfer_runs import Features, draw, judge, make_cells, recipe_for, run_cells
 from tests.paper.commands import invoke
 
@@ -104,10 +105,10 @@ def test_the_full_batch_and_a_hidden_layer_are_settings_too(digits) -> None:
 
 def test_supcon_is_a_line_of_the_settings_that_have_its_sizes(digits) -> None:
     asked = selected(("balanced/sign-digits/*",), ("supcon",))
-    assert [(setting.per_class, [line.name for line in lines]) for _, setting, lines in asked] == [
+    assert [(setting.per_class, [line.name for line in lines]) for setting, lines in asked] == [
         (5, ["supcon"]), (20, ["supcon"]),
     ]  # fmt: skip
-    (cell,) = make_cells(asked[0][1], asked[0][2], digits)
+    (cell,) = make_cells(asked[0][0], asked[0][1], digits)
     assert cell["cell"] == "balanced/sign-digits/5/supcon"
     assert min(cell["metrics"]["accuracy"]) > 0.6
     assert len(cell["tuned"]["lr"]) == SEEDS
@@ -182,7 +183,7 @@ def test_a_loss_that_is_better_in_all_pairs_is_in_the_table_and_missing_cells_ar
 
 def test_cells_become_rows_of_the_decision_guide_and_of_the_summaries(tmp_path) -> None:
     store, made = Store(tmp_path), []
-    for part, lines in (("balanced", ("ce", "anchored", "logistic")), ("tail", ("ce", "anchor_uniform"))):
+    for part, lines in (("balanced", ("ce", "anchored", "ce_full", "logistic")), ("tail", ("ce", "anchor_uniform"))):
         for setting in PARTS[part].settings[:2]:
             made += [_cell(setting, line, [0.5 + 0.01 * i + 0.001 * seed for seed in range(SEEDS)])
                      for i, line in enumerate(lines)]  # fmt: skip
@@ -199,8 +200,8 @@ def test_cells_become_rows_of_the_decision_guide_and_of_the_summaries(tmp_path) 
     known = renderers(store, tmp_path)
     assert "| GenCE, anchor 0.1 | **+1.0** |" in known["transfer_summary"]()
     assert "| GenCE, anchor 0.1 to the uniform prior | +1.0 |" in known["transfer_tail_summary"]()
-    assert "| CIFAR-10, 1 | 50.2 | 52.2 | -2.00 |" in known["transfer_logistic"]()
-    assert "0 of 2 differences are 0.3 points or less; the largest is 2.00" in known["transfer_logistic"]()
+    assert "| CIFAR-10, 1 | 50.2 | 52.2 | 53.2 | -1.00 | -3.00 |" in known["transfer_logistic"]()
+    assert "0 of 2 differences are 0.3 points or less; the largest is 1.00" in known["transfer_logistic"]()
     assert "Nothing is measured yet" in known["transfer_detection"]()
 
 

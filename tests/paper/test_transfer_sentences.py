@@ -11,6 +11,7 @@ import pytest
 
 from gence.lab.store import Store
 from gence.paper import default_results
+from gence.paper.cells import Records
 from gence.paper.exhibit_registry import shown
 from gence.paper.studies import after_calibration
 from gence.paper.studies.small import end_to_end, unlabelled
@@ -26,7 +27,7 @@ from gence.paper.studies.transfer_evidence import (
     regimes,
     settings_for,
 )
-from gence.paper.studies.transfer_grid import PARTS, SOURCES, Records, Setting
+from gence.paper.studies.transfer_grid import PARTS, SOURCES, Setting
 
 STORE = Store(default_results())
 CELLS = Records.beside(STORE).read()
@@ -84,7 +85,7 @@ def test_logistic_regression_agrees_with_our_head_or_the_page_says_where_it_does
 
 
 def test_nothing_remains_of_gences_calibration_after_temperature_scaling() -> None:
-    cells = after_calibration.records_of(STORE).read()
+    cells = after_calibration.GRID.records(STORE).read()
     if after_calibration.REMAINS not in shown("after_calibration", STORE)[1]:
         pytest.skip("too few settings are recorded")
     for metric in ("ece", "nll"):

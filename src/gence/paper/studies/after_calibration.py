@@ -7,19 +7,19 @@ form of the transfer study's.
 
 from __future__ import annotations
 
-import fnmatch
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gence.lab.report import Cell, Row, Table, marks_for
-from gence.lab.store import Store, environment_record
+from gence.lab.store import environment_record
 from gence.metrics import holm, wilcoxon_signed_rank
-from gence.paper.exhibit_registry import Apart, Asked, Entry, View
+from gence.paper.cells import SEEDS, Cells, CellStudy, Records, cell_of
+from gence.paper.exhibit_registry import Asked, Entry, View
 from gence.paper.exhibit_table import Drawing, panels_drawing
 from gence.paper.studies.evidence import Evidence
-from gence.paper.studies.transfer_grid import MAIN, RIVALS, SEEDS, SMOOTHED, SOURCES, Line, Records, Setting
+from gence.paper.studies.transfer_grid import MAIN, RIVALS, SMOOTHED, SOURCES, Line, Setting
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,63 +40,17 @@ SCORES = ("accuracy", "nll", "ece", "debiased_ece", "brier")
 SETS = ("coverage/lac90", "set_size/lac90", "coverage/lac95", "set_size/lac95")
 OF_LOGITS = {"entropy": "Entropy", "confidence": "Max. probability", "energy": "Energy", "max_logit": "MaxLogit"}
 OF_FEATURES = {"knn": "kNN", "mahalanobis": "Mahalanobis", "vim": "ViM"}
-Cells = Mapping[str, Mapping[str, Any]]
 
 
-def records_of(store: Store) -> Records:
-    """The cells: beside those of the transfer study."""
-    return Records(Records.beside(store).folder / STUDY)
-
-
-def asked_cells(rows: Sequence[str], losses: Sequence[str]) -> list[tuple[Setting, tuple[Line, ...]]]:
-    """Settings that match the patterns, and the lines that are asked for.
-
-    Raises:
-        ValueError: a pattern or a name that fits nothing.
-    """
-    from gence.lab.spec import check_choice
-
-    for loss in losses:
-        check_choice("losses", loss, [line.name for line in LINES])
-    lines = tuple(line for line in LINES if not losses or line.name in losses)
-    names = [setting.name for setting in SETTINGS]
-    for pattern in rows:
-        if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
-            raise ValueError(f"rows: {pattern} matches no setting of {STUDY}; its settings are like {names[0]}")
-    kept = (one for one in SETTINGS if not rows or any(fnmatch.fnmatchcase(one.name, pattern) for pattern in rows))
-    return [(setting, lines) for setting in kept]
-
-
-def run(
-    store: Store, rows: Sequence[str], losses: Sequence[str], time_limit: float | None, echo: Callable[[str], None]
-) -> None:
-    """Make the cells that are missing, and keep each setting's as soon as they are made."""
+def _make(records: Records, setting: Setting, lines: Sequence[Line]) -> list[dict[str, Any]]:
     from gence.paper.studies.transfer_runs import read_features
 
-    began, records = time.monotonic(), records_of(store)
-    for setting, lines in asked_cells(rows, losses):
-        missing = [line for line in lines if f"{setting.name}/{line.name}" not in records.read()]
-        if not missing:
-            continue
-        if time_limit is not None and time.monotonic() - began > time_limit:
-            echo("stopped by the time limit; run it again to resume")
-            return
-        features = read_features(setting.source)
-        records.note(setting.source, features.checksums, environment_record())
-        cells = make_cells(setting, missing, features, outside_of(setting.source, features, read_features))
-        records.add(cells)
-        echo(f"{setting.name}: {len(cells)} cells in {sum(cell['cpu_s'] for cell in cells):.0f} s of CPU")
-    echo("all cells that were asked for are there")
+    features = read_features(setting.source)
+    records.note(setting.source, features.checksums, environment_record())
+    return make_cells(setting, lines, features, outside_of(setting.source, features, read_features))
 
 
-def list_missing(store: Store, rows: Sequence[str], losses: Sequence[str], echo: Callable[[str], None]) -> None:
-    """Say which cells are missing."""
-    done, asked = records_of(store).read(), asked_cells(rows, losses)
-    lacking = {one.name: [li.name for li in lines if f"{one.name}/{li.name}" not in done] for one, lines in asked}
-    for name, lines in lacking.items():
-        if lines:
-            echo(f"{name}: {', '.join(lines)}")
-    echo(f"{sum(map(len, lacking.values()))} of {sum(len(lines) for _, lines in asked)} cells are missing")
+GRID = CellStudy(name=STUDY, settings=SETTINGS, lines=LINES, make=_make)
 
 
 def outside_of(source: str, features: Features, read: Callable[[str], Features]) -> dict[str, Tensor]:
@@ -138,7 +92,12 @@ def make_cells(
         for i, found in enumerate(_judged([one.head for one in heads[part]], held[part], own, features, outside)):
             table[i].append(found)
     share = (time.process_time() - began) / len(lines)
-    return [_cell(setting, line, one, seeds, share) for line, one, seeds in zip(lines, tuned, table, strict=True)]
+    return [
+        cell_of(
+            setting, line, setting.labels, {"lr": one.best.lr, "weight_decay": one.best.weight_decay}, seeds, share
+        )
+        for line, one, seeds in zip(lines, tuned, table, strict=True)
+    ]  # fmt: skip
 
 
 def _judged(
@@ -172,7 +131,8 @@ def _judged(
             moved = [(z.double() + seen.offset).softmax(1) for z in (held[i].logits, of_test[i])]
             sets = sets_metrics(moved[0], held[i].labels, moved[1], features.test_labels)
             found |= {f"offset/{name}": value for name, value in sets.items()}
-        yield _kept(found, tuple(outside)) | seen.tables.get("calibration", {})
+        fitted = {name: one for name, one in seen.tables.get("calibration", {}).items() if isinstance(one, float)}
+        yield _kept(found, tuple(outside)) | fitted
 
 
 def _kept(metrics: Mapping[str, float], outside: Sequence[str]) -> dict[str, float]:
@@ -189,20 +149,6 @@ def _kept(metrics: Mapping[str, float], outside: Sequence[str]) -> dict[str, flo
             if each and None not in each:
                 found[f"{variant}auroc_{detector}"] = statistics.fmean(value for value in each if value is not None)
     return found
-
-
-def _cell(setting: Setting, line: Line, tuned: Any, seeds: Sequence[Mapping[str, Any]], cpu_s: float) -> dict[str, Any]:
-    numbers = [name for name, value in seeds[0].items() if isinstance(value, float)]
-    names = [name for name in numbers if all(name in one for one in seeds)]
-    return {
-        "cell": f"{setting.name}/{line.name}",
-        "labels": setting.labels,
-        "tuned": {"lr": tuned.best.lr, "weight_decay": tuned.best.weight_decay},
-        "metrics": {
-            name: [float(f"{one[name]:.5g}") for one in seeds] for name in names if all(name in s for s in seeds)
-        },
-        "cpu_s": round(cpu_s, 2),
-    }
 
 
 def pairs(cells: Cells, metric: str, line: str, variant: str, reference: tuple[str, str] = ("ce", "")) -> list[float]:
@@ -242,7 +188,7 @@ def mean(cells: Cells, metric: str, line: str, per_class: int | None = None) -> 
 
 def scores_view(asked: Asked) -> View:
     """A row per loss: probabilities raw, divided by the temperature, and with the offset; means over all settings."""
-    cells, columns = records_of(asked.store).read(), []
+    cells, columns = GRID.records(asked.store).read(), []
     for name, title, scale, digits in (
         ("accuracy", "Accuracy, %", 100, 1), ("nll", "NLL", 1, 3), ("ece", "ECE, %", 100, 1),
         ("coverage/lac90", "Coverage of 90 % sets, %", 100, 1), ("set_size/lac90", "Classes per set", 1, 1),
@@ -256,7 +202,7 @@ def scores_view(asked: Asked) -> View:
 
 def detectors_view(asked: Asked) -> View:
     """A row per loss: AUROC of every detector, raw; of entropy and maximum probability also after the temperature."""
-    cells = records_of(asked.store).read()
+    cells = GRID.records(asked.store).read()
     columns = [(f"auroc_{name}", title, 100, 1) for name, title in (OF_LOGITS | OF_FEATURES).items()]
     columns[2:2] = [
         (f"calibrated/auroc_{name}", f"{OF_LOGITS[name]}, temperature", 100, 1) for name in ("entropy", "confidence")
@@ -297,7 +243,7 @@ def _about(cells: Cells) -> str:
 
 def drawings(asked: Asked) -> list[Drawing]:
     """Calibration error before and after the temperature, and AUROC by detector."""
-    cells = records_of(asked.store).read()
+    cells = GRID.records(asked.store).read()
     sizes = [size for size in (5, 20) if any(mean(cells, "ece", line.name, size) is not None for line in LINES)]
     description = "The means over both numbers of labels are in the table of this section."
     return [
@@ -374,7 +320,7 @@ ENOUGH = 2
 ENTRIES = (
     Entry(
         name=STUDY, place=60, heading="After temperature scaling: what remains of a loss's calibration",
-        view=scores_view, options=(), drawings=drawings, apart=Apart(run=run, list=list_missing),
+        view=scores_view, options=(), drawings=drawings, apart=GRID.apart,
     ),
     Entry(
         name=f"{STUDY}_detectors", place=61, heading="After temperature scaling: detectors", view=detectors_view,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from gence.lab.report import Cell, Row, Table
 from gence.lab.store import Store
+from gence.paper.cells import SEEDS, Records, say_missing
 from gence.paper.exhibit_registry import Apart, Asked, Entry, View
 from gence.paper.studies.transfer_evidence import (
     METRICS,
@@ -28,7 +29,7 @@ from gence.paper.studies.transfer_evidence import (
     tail_summary,
     values,
 )
-from gence.paper.studies.transfer_grid import PARTS, SEEDS, SOURCES, Records, selected
+from gence.paper.studies.transfer_grid import PARTS, SOURCES, selected
 
 
 def _run(
@@ -40,14 +41,7 @@ def _run(
 
 
 def _list(store: Store, rows: Sequence[str], losses: Sequence[str], echo: Callable[[str], None]) -> None:
-    done = Records.beside(store).read()
-    asked = missing = 0
-    for _, setting, lines in selected(rows, losses):
-        lacking = [line.name for line in lines if f"{setting.name}/{line.name}" not in done]
-        asked, missing = asked + len(lines), missing + len(lacking)
-        if lacking:
-            echo(f"{setting.name} ({setting.labels} labels): {', '.join(lacking)}")
-    echo(f"{missing} of {asked} cells are missing")
+    say_missing(Records.beside(store), selected(rows, losses), echo)
 
 
 def winners_view(asked: Asked) -> View:

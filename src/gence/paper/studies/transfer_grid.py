@@ -1,24 +1,19 @@
-"""The grid of the transfer study, heads on frozen pretrained features, and the file that keeps its cells.
+"""The grid of the transfer study: heads on frozen pretrained features.
 
 A setting is a set of labels drawn from a source, and a way to train on them; a cell is a setting and a loss, with five
-seeds. Cells lie in one compact file, ``records.jsonl``, one line each.
+seeds.
 """
 
 from __future__ import annotations
 
 import fnmatch
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from gence.lab.spec import LossSpec, SpecError, check_choice
-from gence.lab.store import Store, StoreError, replace_file
 from gence.paper.exhibit import ANCHORED, SIX_LOSSES, Column
-from gence.paper.records import default_results, is_ours
 
-SEEDS = 5
 PER_CLASS = (1, 2, 5, 10, 20, 50)
 BATCHES = (25, 50, 100, 200, 0)
 """Rows of a batch; 0 is the full batch, the paper's full-data equation minimised."""
@@ -125,12 +120,14 @@ class Line(Column):
         reference: a classifier of scikit-learn instead of a loss.
         resampled: whether every class is drawn as often as any other.
         head: the kind of head, where it is not the setting's.
+        full_batch: whether the full-data equation is minimised instead of that of mini-batches.
         sizes: labels per class of the settings that have the line; all settings if empty.
     """
 
     reference: str = ""
     resampled: bool = False
     head: str = ""
+    full_batch: bool = False
     sizes: tuple[int, ...] = ()
 
     def is_in(self, setting: Setting) -> bool:
@@ -160,6 +157,7 @@ REFERENCES = tuple(
     for name, title in (("logistic", "Logistic regression"), ("centroid", "Nearest centroid"), ("knn", "kNN"))
 )
 SUPCON = _line("supcon", "SupCon, then linear", "supcon", head="projection", sizes=(5, 20))
+FULL = _line("ce_full", "CE, full batch", full_batch=True)
 WEIGHTED = _line("class_weights", "CE, class weights", "ce(weight=balanced)")
 _TAIL = (
     *(Line(name=one.name, title=one.title, loss=one.loss) for one in SIX_LOSSES),
@@ -218,7 +216,7 @@ PARTS = {
             name="balanced",
             title="Balanced subsets, linear heads",
             settings=_balanced("balanced", "linear"),
-            lines=(MAIN, REFERENCES[:1], (*SMOOTHED, *RIVALS), REFERENCES[1:], (SUPCON,)),
+            lines=(MAIN, (FULL, *REFERENCES[:1]), (*SMOOTHED, *RIVALS), REFERENCES[1:], (SUPCON,)),
         ),
         Part(
             name="tail",
@@ -253,70 +251,8 @@ PARTS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Records:
-    """The cells that are done, in one file.
-
-    Attributes:
-        folder: where ``records.jsonl`` and ``about.json`` lie.
-    """
-
-    folder: Path
-
-    @classmethod
-    def beside(cls, store: Store) -> Records:
-        """Those of the repository for its own store, else those inside the store."""
-        return cls(default_results().parent / "transfer" if is_ours(store) else store.root / "transfer")
-
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return self.folder / "records.jsonl"
-
-    def read(self) -> dict[str, dict[str, Any]]:
-        """Every cell by its name, ``SETTING/LINE``."""
-        if not self.path.exists():
-            return {}
-        found = {}
-        for number, line in enumerate(self.path.read_text(encoding="utf-8").splitlines(), 1):
-            try:
-                cell = json.loads(line)
-                found[cell["cell"]] = cell
-            except (ValueError, KeyError, TypeError) as error:
-                raise StoreError(f"{self.path}, line {number} cannot be read ({error!r}); remove the line") from error
-        return found
-
-    def add(self, cells: Iterable[Mapping[str, Any]]) -> None:
-        """Add cells, or put them in the place of older ones; the file is sorted, so that two of them merge."""
-        found = self.read() | {cell["cell"]: dict(cell) for cell in cells}
-        self.folder.mkdir(parents=True, exist_ok=True)
-        lines = [json.dumps(found[name], sort_keys=True, separators=(",", ":")) for name in sorted(found)]
-        replace_file(self.path, ("\n".join(lines) + "\n").encode())
-
-    def about(self) -> dict[str, Any]:
-        """Checksums of the sources, and where the cells were made."""
-        path = self.folder / "about.json"
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        return found
-
-    def note(self, source: str, checksums: Mapping[str, str], environment: Mapping[str, Any]) -> None:
-        """Note a source's checksums; raise `StoreError` where the recorded cells are of other data."""
-        found = self.about() or {"sources": {}}
-        known = found["sources"].get(source, {})
-        changed = [name for name, digest in checksums.items() if known.get(name, digest) != digest]
-        if changed:
-            raise StoreError(
-                f"{source}: {', '.join(changed)} has changed since its cells were recorded in {self.folder}; use the "
-                "data they were made with, or another --store"
-            )
-        found["sources"][source] = {**known, **checksums}
-        found["environment"] = dict(environment)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        replace_file(self.folder / "about.json", (json.dumps(found, indent=1, sort_keys=True) + "\n").encode())
-
-
-def selected(rows: Sequence[str] = (), losses: Sequence[str] = ()) -> list[tuple[Part, Setting, tuple[Line, ...]]]:
-    """The cells asked for: part, setting and the lines that train together, those of most worth first."""
+def selected(rows: Sequence[str] = (), losses: Sequence[str] = ()) -> list[tuple[Setting, tuple[Line, ...]]]:
+    """The cells asked for: settings, and the lines that train together, those of most worth first."""
     known = [setting.name for part in PARTS.values() for setting in part.settings]
     for pattern in rows:
         if not any(fnmatch.fnmatchcase(name, pattern) for name in known):
@@ -330,5 +266,5 @@ def selected(rows: Sequence[str] = (), losses: Sequence[str] = ()) -> list[tuple
             for setting in part.settings:
                 lines = tuple(line for line in group if line.is_in(setting) and (not losses or line.name in losses))
                 if lines and (not rows or any(fnmatch.fnmatchcase(setting.name, pattern) for pattern in rows)):
-                    found.append((part, setting, lines))
+                    found.append((setting, lines))
     return found

@@ -15,13 +15,11 @@ from torch import Tensor
 from gence.lab.data import (
     DataError,
     balanced_subset,
-    default_cache_dir,
     load,
     load_images,
     load_ood_rows,
     load_rows,
     long_tail_subset,
-    sole_maker,
 )
 from gence.lab.features import (
     HEAD_RECIPE,
@@ -43,7 +41,8 @@ from gence.lab.spec import LossSpec, Recipe
 from gence.lab.store import environment_record
 from gence.losses import marginal_offset
 from gence.metrics import auroc, brier_score, expected_calibration_error, marginal_divergence, negative_entropy
-from gence.paper.studies.transfer_grid import SEEDS, SOURCES, Line, Part, Records, Setting
+from gence.paper.cells import SEEDS, Records, cell_of, make_missing
+from gence.paper.studies.transfer_grid import SOURCES, Line, Setting
 
 TUNING_SEED = 1000
 """Seed s is trained with what was chosen on the labels that the seed 1000 + s draws; no final run has such labels."""
@@ -113,38 +112,22 @@ def read_features(name: str) -> Features:
 
 def run_cells(
     records: Records,
-    asked: Sequence[tuple[Part, Setting, tuple[Line, ...]]],
+    asked: Sequence[tuple[Setting, tuple[Line, ...]]],
     time_limit: float | None,
     echo: Callable[[str], None],
     read: Callable[[str], Features] = read_features,
 ) -> None:
-    """Make the cells that are missing, and keep each setting's as soon as they are made.
+    """Make the cells that are missing, with features of one source in memory; `read` gives them."""
+    kept: dict[str, Features] = {}
 
-    Args:
-        records: where cells are kept.
-        asked: settings and the lines to train together.
-        time_limit: begin no setting after this many seconds.
-        echo: told what is done.
-        read: gives a source's features.
-    """
-    began, features = time.monotonic(), {}
-    for _, setting, lines in asked:
-        done = records.read()
-        missing = [line for line in lines if f"{setting.name}/{line.name}" not in done]
-        if not missing:
-            continue
-        if time_limit is not None and time.monotonic() - began > time_limit:
-            echo("stopped by the time limit; run it again to resume")
-            return
-        if setting.source not in features:
-            features = {setting.source: read(setting.source)}
-            records.note(setting.source, features[setting.source].checksums, environment_record())
-        cells = make_cells(setting, missing, features[setting.source])
-        with sole_maker(default_cache_dir(), "transfer-records", "the cells"):  # several processes may share a file
-            records.add(cells)
-        seconds = sum(cell["cpu_s"] for cell in cells)
-        echo(f"{setting.name}: {len(cells)} cells in {seconds:.1f} s of CPU")
-    echo("all cells that were asked for are there")
+    def make(setting: Setting, lines: Sequence[Line]) -> list[dict[str, Any]]:
+        if setting.source not in kept:
+            kept.clear()
+            kept[setting.source] = read(setting.source)
+            records.note(setting.source, kept[setting.source].checksums, environment_record())
+        return make_cells(setting, lines, kept[setting.source])
+
+    make_missing(records, asked, make, time_limit, echo)
 
 
 def recipe_for(setting: Setting, rows: int) -> Recipe:
@@ -178,9 +161,11 @@ def make_cells(setting: Setting, lines: Sequence[Line], features: Features) -> l
     for reference in [line for line in lines if line.reference]:
         found.append(_reference_cell(setting, reference, features))
     losses = [line for line in lines if not line.reference]
-    for resampled, head in sorted({(line.resampled, line.head) for line in losses}):
-        together = [line for line in losses if (line.resampled, line.head) == (resampled, head)]
-        found += _loss_cells(replace(setting, head=head or setting.head), together, features)
+    kinds = [(line.resampled, line.head or setting.head, line.full_batch) for line in losses]
+    for kind in sorted(set(kinds)):
+        together = [line for line, own in zip(losses, kinds, strict=True) if own == kind]
+        batch = 0 if kind[2] else setting.batch
+        found += _loss_cells(replace(setting, head=kind[1], batch=batch), together, features)
     return found
 
 
@@ -228,7 +213,10 @@ def _loss_cells(setting: Setting, lines: Sequence[Line], features: Features) -> 
     settled = [
         {name: [best[i][name] for best in chosen] for name in ("lr", "weight_decay", "cv")} for i in range(len(lines))
     ]
-    return [_cell(setting, line, best, seeds, share) for line, best, seeds in zip(lines, settled, table, strict=True)]
+    return [
+        cell_of(setting, line, setting.labels, best, seeds, share)
+        for line, best, seeds in zip(lines, settled, table, strict=True)
+    ]
 
 
 def able_to_tune(setting: Setting) -> Setting:
@@ -336,17 +324,4 @@ def _reference_cell(setting: Setting, line: Line, features: Features) -> dict[st
         drawn = torch.bincount(problem.labels, minlength=problem.num_classes)
         table.append(judge(one.logits(features.test), features.test_labels, of_train, problem.prior, drawn, outside))
     settled = {name: [one[name] for one in chosen] for name in chosen[0]}
-    return _cell(setting, line, settled, table, time.process_time() - began)
-
-
-def _cell(
-    setting: Setting, line: Line, tuned: Mapping[str, list[float]], seeds: Sequence[Mapping[str, float]], cpu_s: float
-) -> dict[str, Any]:
-    names = [name for name in seeds[0] if all(name in one for one in seeds)]
-    return {
-        "cell": f"{setting.name}/{line.name}",
-        "labels": setting.labels,
-        "tuned": dict(tuned),
-        "metrics": {name: [float(f"{one[name]:.5g}") for one in seeds] for name in names},
-        "cpu_s": round(cpu_s, 2),
-    }
+    return cell_of(setting, line, setting.labels, settled, table, time.process_time() - began)

@@ -15,10 +15,10 @@ from typing import Any
 
 from gence.lab.spec import RECIPES, Recipe, RunSpec, Subset
 from gence.lab.store import Store, environment_record
+from gence.paper.cells import SEEDS, CellStudy, Records, cell_of
 from gence.paper.exhibit import ANCHORED
 from gence.paper.exhibit_registry import Asked, Entry, View
-from gence.paper.studies.small.cell_study import CellStudy, cell_of
-from gence.paper.studies.transfer_grid import MAIN, SEEDS, SOURCES, Line, Records
+from gence.paper.studies.transfer_grid import MAIN, SOURCES, Line
 
 STUDY = "end_to_end"
 MODEL, LABELS, EPOCHS, PIXELS = "small_cnn", 500, 60, 32

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from gence.lab.spec import LossSpec, Recipe, learning_rates, stream
 from gence.lab.store import environment_record
+from gence.paper.cells import SEEDS, CellStudy, Records, cell_of
 from gence.paper.exhibit_registry import Asked, Entry, View
-from gence.paper.studies.small.cell_study import CellStudy, cell_of
-from gence.paper.studies.transfer_grid import SEEDS, SOURCES, Line, Records, Setting
+from gence.paper.studies.transfer_grid import SOURCES, Line, Setting
 
 if TYPE_CHECKING:
     from torch import Tensor
