@@ -7,10 +7,10 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from gence.lab.features.heads.gradients import criterion
-from gence.lab.features.heads.problem import HEAD_RECIPE, HeadProblem, HeadRun, logits_of
+from gence.lab.features.heads.gradients import StackedLoss, criterion
+from gence.lab.features.heads.problem import HEAD_RECIPE, HeadProblem, HeadRun, logits_of, rotates
 from gence.lab.features.heads.stacks import create_stack
-from gence.lab.features.heads.training import train_heads
+from gence.lab.features.heads.training import Momentum, train_heads
 from gence.lab.spec import LossSpec, Recipe, anchor_shares, learning_rates, stream
 from gence.losses import LOSSES
 
@@ -142,10 +142,75 @@ def test_fewer_rows_than_features_change_nothing(monkeypatch: pytest.MonkeyPatch
         torch.testing.assert_close(one.head.tensors["weight"], other.head.tensors["weight"], rtol=1e-4, atol=2e-5)
 
 
-def test_problems_that_differ_by_a_row_train_beside_each_other() -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"nesterov": False},
+        {"momentum": 0.0, "nesterov": False, "schedule": "step"},
+        {"ema": 0.9, "warmup_epochs": 3, "head_bias": False},
+    ],
+    ids=["nesterov", "momentum", "plain", "average"],
+)
+def test_mlp_heads_in_the_span_of_their_rows(monkeypatch: pytest.MonkeyPatch, change: dict[str, object]) -> None:
+    """They are what they are with all features, also outside the span; beside others as alone; and each time."""
+    problems, test = [problem(n=24, D=80), problem(n=24, D=80, seed=1)], problem(n=50, D=80, seed=2).features
+    recipe = QUICK.replace(epochs=12, batch_size=10, **change)
+    runs = [
+        HeadRun(problem=p, loss=LossSpec.parse(text), head="mlp", seed=seed,
+                recipe=recipe.replace(lr=rate, weight_decay=decay))
+        for p, seed in ((0, 1), (1, 1), (1, 2)) for text in ("ce", "gence(anchor=0.1)", "brier", "dual_focal")
+        for rate, decay in ((0.1, 0.0), (0.5, 1e-3), (0.5, 0.1))
+    ]  # fmt: skip
+    found, again = train_heads(problems, runs), train_heads(problems, runs)
+    alone = [train_heads(problems, [run])[0] for run in runs]
+    monkeypatch.setattr("gence.lab.features.heads.training.rotates", lambda *_: False)
+    for one, same, other, full in zip(found, again, alone, train_heads(problems, runs), strict=True):
+        torch.testing.assert_close(one.head.logits(test), full.head.logits(test), rtol=1e-5, atol=1e-5)
+        for name, tensor in full.head.tensors.items():
+            assert torch.equal(one.head.tensors[name], same.head.tensors[name])
+            torch.testing.assert_close(one.head.tensors[name], tensor, rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(one.head.tensors[name], other.head.tensors[name], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("momentum", [0.9, 0.0])
+def test_mlp_heads_jump_alike_in_the_span_of_their_rows(momentum: float) -> None:
+    """At rates that make heads jump about, and rounding with them: so in float64."""
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randn(1, 20, 50, dtype=torch.float64, generator=draw) / 7, torch.arange(20)[None] % 3
+    basis, triangle = torch.linalg.qr(x[0].mT)
+    texts = ("ce", "gence(anchor=0.1)", "brier", "dual_focal")
+    recipes = [[QUICK.replace(lr=5, weight_decay=decay, momentum=momentum, nesterov=momentum > 0)
+                for decay in (0.0, 0.01, 0.1, 0.01)]]  # fmt: skip
+    loss = StackedLoss([[LossSpec.parse(text) for text in texts]], torch.ones(1, 3, dtype=torch.float64) / 3)
+    found = []
+    for rows, bases in ((x, []), (triangle.mT[None], [basis])):
+        stack = create_stack("mlp", [1], 4, 50, 3, True, torch.float64, bases)
+        mover = Momentum(stack, recipes)
+        for _ in range(8):
+            dz, _ = loss(stack.forward(rows), y)
+            mover.step(stack.gradients(rows, dz), torch.full((1, 4), 5.0))
+        found.append(stack.of_group(0))
+    for name, tensor in found[0].items():
+        torch.testing.assert_close(found[1][name], tensor, rtol=1e-7, atol=1e-7)
+    begun = create_stack("mlp", [1], 4, 50, 3, True, torch.float64).of_group(0)["hidden_weight"]
+    outside = [(each - basis @ (basis.mT @ each)).chunk(4, 1) for each in (begun, found[1]["hidden_weight"])]
+    sizes = [float(now.norm() / before.norm()) for before, now in zip(*outside, strict=True)]
+    assert sizes[0] == pytest.approx(1)
+    assert all(abs(size - 1) > 0.1 for size in sizes[1:])  # decay is to be seen there
+
+
+def test_adamw_and_the_full_batch_do_not_leave_the_features_for_an_mlp() -> None:
+    rows = problem(n=24, D=80)
+    for recipe, full_batch in ((QUICK.replace(optimizer="adamw"), False), (QUICK, True)):
+        assert not rotates(HeadRun(loss=LossSpec(name="ce"), recipe=recipe, head="mlp", full_batch=full_batch), rows)
+
+
+@pytest.mark.parametrize("head", ["linear", "mlp"])
+def test_problems_that_differ_by_a_row_train_beside_each_other(head: str) -> None:
     """As folds of classes of unlike sizes do: their spans have different dimensions."""
     problems = [problem(n=n, D=80, seed=n) for n in (42, 41)]
-    runs = [HeadRun(problem=i, loss=LossSpec(name="ce"), recipe=QUICK) for i in range(2)]
+    runs = [HeadRun(problem=i, loss=LossSpec(name="ce"), recipe=QUICK, head=head) for i in range(2)]
     for together, alone in zip(train_heads(problems, runs), runs, strict=True):
         (expected,) = train_heads(problems, [alone])
         torch.testing.assert_close(together.head.tensors["weight"], expected.head.tensors["weight"])

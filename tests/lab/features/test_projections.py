@@ -47,6 +47,18 @@ def test_a_projection_tells_apart_what_no_linear_head_can() -> None:
     torch.testing.assert_close(alone.head.logits(test_x), together[1].head.logits(test_x), rtol=1e-3, atol=1e-3)
 
 
+def test_fewer_rows_than_features_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = rings(24, 0)
+    x = torch.cat([x, torch.randn(24, 60, generator=torch.Generator().manual_seed(3))], 1)
+    run = HeadRun(loss=SUPCON, head=PROJECTION, recipe=HEAD_RECIPE.replace(lr=0.5, epochs=20, weight_decay=0.01))
+    (found,) = train_projections([HeadProblem(x, y, 3)], [run])
+    monkeypatch.setattr("gence.lab.features.heads.projections.rotates", lambda *_: False)
+    monkeypatch.setattr("gence.lab.features.heads.training.rotates", lambda *_: False)
+    (full,) = train_projections([HeadProblem(x, y, 3)], [run])
+    for name, tensor in full.head.tensors.items():
+        torch.testing.assert_close(found.head.tensors[name], tensor, rtol=1e-4, atol=1e-4)
+
+
 def test_it_is_tuned_as_losses_are() -> None:
     x, y = rings(60, 0)
     (found,) = tune_heads(

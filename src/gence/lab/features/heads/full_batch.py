@@ -28,7 +28,6 @@ def solve(problems: Sequence[HeadProblem], runs: Sequence[HeadRun], cohort: list
     w, iterations = _minimise(objective, objective.begin, most)
     value, _ = objective(w)
     objective.fill(w)
-    objective.rows.rotated_back(objective.stack)
     curves = [
         [{"epoch": [float(iterations)], "train_loss": [float(f"{v:.7g}")]} for v in group]
         for group in (value - objective.penalty(w)).reshape(len(cohort), -1).tolist()
@@ -46,7 +45,9 @@ class _Objective:
         self.G, self.M = len(cohort), len(cohort[0])
         seeds = [runs[group[0]].seed for group in cohort]
         K = self.own[0].num_classes
-        self.stack = create_stack(first.head, seeds, self.M, self.rows.width, K, first.recipe.head_bias, torch.float64)
+        self.stack = create_stack(
+            first.head, seeds, self.M, self.own[0].width, K, first.recipe.head_bias, torch.float64, self.rows.rotations
+        )
         self.loss = StackedLoss(
             [[runs[i].loss for i in group] for group in cohort],
             torch.stack([problem.prior for problem in self.own]).double(),

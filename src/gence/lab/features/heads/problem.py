@@ -5,7 +5,8 @@ same learning rates suit every encoder. A head carries both, and takes features 
 
 A linear head that begins at zero and decays stays in the span of its training rows. With fewer rows than features they
 are therefore rotated into as many dimensions as there are rows, trained there, and the weights rotated back: the same
-run, cheaper. That holds for gradient descent, not for AdamW, which is not invariant to rotations.
+run, cheaper. So it is for the hidden layer of an MLP, whose part outside the span only decays. That holds for gradient
+descent, not for AdamW, which is not invariant to rotations.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from gence.lab.features.heads.stacks import CosineStack, LinearStack, MLPStack, create_stack
+from gence.lab.features.heads.stacks import CosineStack, LinearStack, MLPStack, Rotations, create_stack
 from gence.lab.spec import RECIPES, LossSpec, Recipe
 
 _CHUNK = 4096
@@ -205,14 +206,13 @@ def logits_of(heads: Sequence[Head], features: Tensor) -> list[Tensor]:
     return found
 
 
-def unstacked(kind: str, stack: LinearStack | MLPStack | CosineStack, group: int, place: int, scaling: Scaling) -> Head:
-    """One run's head out of a stack."""
-    tensors = {}
-    for name, parameter in stack.parameters.items():
-        values = parameter.values[group]
-        width = values.shape[1] // stack.M
-        tensors[name] = values[:, place * width : (place + 1) * width].float().clone()
-    return Head(kind, tensors, scaling, stack.K)
+def unstacked(kind: str, stack: LinearStack | MLPStack | CosineStack, group: int, scaling: Scaling) -> list[Head]:
+    """The heads of a group's runs."""
+    split = {name: values.float().chunk(stack.M, 1) for name, values in stack.of_group(group).items()}
+    return [
+        Head(kind, {name: values[place].clone() for name, values in split.items()}, scaling, stack.K)
+        for place in range(stack.M)
+    ]
 
 
 IN_MEMORY = 256 * 2**20
@@ -222,7 +222,9 @@ IN_MEMORY = 256 * 2**20
 def rotates(run: HeadRun, problem: HeadProblem) -> bool:
     """Whether a run lives in the span of its rows, and that is smaller than the space of features."""
     invariant = run.full_batch or run.recipe.optimizer == "sgd"
-    return run.head == "linear" and invariant and len(problem) < problem.width
+    if run.head != "linear":  # beside what lies outside the span, L-BFGS is another method inside it
+        invariant = run.head in ("mlp", "projection") and not run.full_batch and invariant
+    return invariant and len(problem) < problem.width
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,7 +236,7 @@ class GroupRows:
 
     problems: list[HeadProblem]
     ready: list[Tensor | None]  # scaled rows in memory, per group
-    rotations: list[Tensor | None]  # (D, n), per group
+    rotations: Rotations
     width: int
 
     @classmethod
@@ -253,8 +255,8 @@ class GroupRows:
                 rows, rotation = triangle.mT.float().contiguous(), rotation.float()
             made[key] = rows, rotation
         width = len(problems[0]) if rotate else problems[0].width
-        ready, rotations = zip(*(made[id(problem)] for problem in problems), strict=True)
-        return cls(problems, list(ready), list(rotations), width)
+        ready, bases = zip(*(made[id(problem)] for problem in problems), strict=True)
+        return cls(problems, list(ready), [basis for basis in bases if basis is not None], width)
 
     def take(self, positions: Tensor) -> Tensor:
         """Rows of each group: float32 (G, B, D)."""
@@ -265,16 +267,6 @@ class GroupRows:
             else:
                 torch.index_select(rows, 0, positions[g], out=x[g])
         return x
-
-    def rotated_back(self, stack: LinearStack | MLPStack | CosineStack) -> None:
-        """Turn a linear stack's weights from the span's dimensions into those of the features."""
-        weight = stack.parameters["weight"]
-        turned = [
-            values if rotation is None else rotation.to(values.dtype) @ values
-            for rotation, values in zip(self.rotations, weight.values, strict=True)
-        ]
-        back = torch.stack(turned)
-        stack.parameters["weight"] = type(weight)(back, weight.decays)
 
 
 def collected(
@@ -287,8 +279,7 @@ def collected(
     """The heads of a stack, by the numbers of their runs."""
     found = {}
     for g, group in enumerate(cohort):
-        for m, i in enumerate(group):
-            head = unstacked(kind, stack, g, m, own[g].scaling)
+        for m, (i, head) in enumerate(zip(group, unstacked(kind, stack, g, own[g].scaling), strict=True)):
             diverged = not all(bool(tensor.isfinite().all()) for tensor in head.tensors.values())
             found[i] = TrainedHead(head, curves[g][m] if curves else {}, diverged)
     return found

@@ -23,6 +23,7 @@ from gence.lab.features.heads.problem import (
     HeadRun,
     TrainedHead,
     check_head_recipe,
+    rotates,
     unstacked,
 )
 from gence.lab.features.heads.stacks import create_stack
@@ -89,11 +90,12 @@ def _contrast_stage(
     """Hidden layers with their projections, by the numbers of their runs."""
     first, own = runs[cohort[0][0]], [problems[runs[group[0]].problem] for group in cohort]
     recipe, seeds = first.recipe, [runs[group[0]].seed for group in cohort]
-    rows = GroupRows.of(own, False)
+    rows = GroupRows.of(own, rotates(first, own[0]))
     B, steps = min(recipe.batch_size, len(own[0])), steps_of(recipe, len(own[0]))
     recipes = [[runs[i].recipe for i in group] for group in cohort]
     temperature = torch.tensor([[_temperature(runs[i].loss) for i in group] for group in cohort])
-    stack = create_stack("mlp", seeds, len(cohort[0]), rows.width, WIDTH, False, torch.float32)
+    M, D = len(cohort[0]), own[0].width
+    stack = create_stack("mlp", seeds, M, D, WIDTH, False, torch.float32, rows.rotations)
     rates = per_step([[learning_rates(each, steps) for each in group] for group in recipes])
     mover = Momentum(stack, recipes)
     for epoch in range(recipe.epochs):
@@ -110,7 +112,9 @@ def _contrast_stage(
                 (dz,) = torch.autograd.grad(contrast(leaf, y[:, batch], temperature).sum(), leaf)
             mover.step(stack.gradients(x, dz.contiguous()), rates[epoch * steps + step])
     return {
-        i: unstacked("mlp", stack, g, m, own[g].scaling) for g, group in enumerate(cohort) for m, i in enumerate(group)
+        i: head
+        for g, group in enumerate(cohort)
+        for i, head in zip(group, unstacked("mlp", stack, g, own[g].scaling), strict=True)
     }
 
 

@@ -2,6 +2,9 @@
 
 A group is the runs that share a problem and a seed, so their batches are the same rows: G groups of M runs, K classes.
 Weights that read features are (G, D, M * width), so that the logits of all runs of a group are one product.
+
+Features may come rotated into fewer dimensions than they have, those of the span of a group's rows: linear and MLP
+heads then hold the rotated weights of their first layer, and `of_group` gives what they are on the features themselves.
 """
 
 from __future__ import annotations
@@ -44,6 +47,9 @@ class Parameter:
 Gradients = Iterable[Tensor]
 """Of one parameter: a tensor (G, rows, M * width), or one for each group in turn."""
 
+Rotations = Sequence[Tensor]
+"""For each group an orthonormal basis (D, n) of the span of its rows, which are given in it; none if rows are not."""
+
 
 class Stack(Protocol):
     """Heads of one kind."""
@@ -62,6 +68,10 @@ class Stack(Protocol):
         """The same by groups, (rows, M * width) each."""
         return dict(self.backward(x, dz))
 
+    def of_group(self, group: int) -> dict[str, Tensor]:
+        """A group's parameters, (rows, M * width) each, for features that are not rotated."""
+        return {name: own.values[group] for name, own in self.parameters.items()}
+
 
 class LinearStack(Stack):
     """Linear heads. They begin at zero, which for a linear head is as good as any place: it breaks no symmetry.
@@ -70,9 +80,12 @@ class LinearStack(Stack):
     no multiple of a vector register's, such as M * K, take up to twice as long.
     """
 
-    def __init__(self, seeds: Sequence[int], M: int, D: int, K: int, bias: bool, dtype: torch.dtype) -> None:
-        self.M, self.K = M, K
-        self.parameters = {"weight": Parameter(torch.zeros(len(seeds), M * K, D, dtype=dtype).mT, True)}
+    def __init__(
+        self, seeds: Sequence[int], M: int, D: int, K: int, bias: bool, dtype: torch.dtype, rotations: Rotations
+    ) -> None:
+        self.M, self.K, self.rotations = M, K, rotations
+        width = rotations[0].shape[1] if rotations else D
+        self.parameters = {"weight": Parameter(torch.zeros(len(seeds), M * K, width, dtype=dtype).mT, True)}
         if bias:
             self.parameters["bias"] = Parameter(torch.zeros(len(seeds), 1, M * K, dtype=dtype), False)
 
@@ -97,30 +110,42 @@ class LinearStack(Stack):
             found["bias"] = flat.sum(1, keepdim=True)
         return found
 
+    def of_group(self, group: int) -> dict[str, Tensor]:
+        """A group's parameters for features that are not rotated."""
+        found = super().of_group(group)
+        if self.rotations:
+            found["weight"] = self.rotations[group].to(found["weight"].dtype) @ found["weight"]
+        return found
+
 
 class MLPStack(Stack):
-    """Heads with one hidden layer of ReLUs; PyTorch's initialisation, drawn from each run's seed."""
+    """Heads with one hidden layer of ReLUs; PyTorch's initialisation, drawn from each run's seed.
 
-    def __init__(self, seeds: Sequence[int], M: int, D: int, K: int, bias: bool, dtype: torch.dtype) -> None:
-        self.M, self.K = M, K
-        first, second = [], []
-        for seed in seeds:  # runs of one seed begin alike, whatever their loss
-            draw = stream(seed, "init")
-            begun = [
-                (2 * torch.rand(rows, width, generator=draw) - 1) / math.sqrt(rows)
-                for rows, width in ((D + 1, HIDDEN), (HIDDEN, K))
-            ]
-            first.append(begun[0].repeat(1, M))
-            second.append(begun[1].repeat(1, M))
-        inner, outer = torch.stack(first).to(dtype), torch.stack(second).to(dtype)
+    The first layer's gradients lie in the span of the rows. What its initial weights have outside is moved by weight
+    decay alone: it shrinks by a factor of each run's own, the parameter "outside", and is what that factor makes of it.
+    """
+
+    def __init__(
+        self, seeds: Sequence[int], M: int, D: int, K: int, bias: bool, dtype: torch.dtype, rotations: Rotations
+    ) -> None:
+        self.M, self.K, self.rotations = M, K, rotations
+        drawn = {seed: _drawn(seed, D, K) for seed in set(seeds)}  # runs of one seed begin alike, whatever their loss
+        inner, shift, outer = ([drawn[seed][i].to(dtype) for seed in seeds] for i in range(3))
+        self._begun = inner  # (D, H)
+        self._inside = [basis.mT @ each for basis, each in zip(rotations, inner, strict=True)] if rotations else inner
         self.parameters = {
-            "hidden_weight": Parameter(inner[:, :-1].contiguous(), True),
-            "hidden_bias": Parameter(inner[:, -1:].contiguous(), False),
-            "weight": Parameter(outer, True),
+            name: Parameter(torch.stack([each.repeat(1, M) for each in values]), decays)
+            for name, values, decays in (
+                ("hidden_weight", self._inside, True),  # (n, H)
+                ("hidden_bias", shift, False),
+                ("weight", outer, True),
+            )
         }
+        if rotations:
+            self.parameters["outside"] = Parameter(torch.ones(len(seeds), 1, M, dtype=dtype), True)
         if bias:
             self.parameters["bias"] = Parameter(torch.zeros(len(seeds), 1, M * K, dtype=dtype), False)
-        self._active = inner  # hidden outputs (G * M, B, H) of the last forward
+        self._active = torch.empty(0)  # hidden outputs (G * M, B, H) of the last forward
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (G, B, M, K) of features (G, B, D)."""
@@ -146,9 +171,32 @@ class MLPStack(Stack):
             "hidden_bias": inner.sum(1, keepdim=True),
             "weight": _runs_last(torch.bmm(self._active.mT, outer), self.M),
         }
+        if self.rotations:
+            found["outside"] = torch.zeros_like(self.parameters["outside"].values)
         if "bias" in self.parameters:
             found["bias"] = flat.sum(1, keepdim=True)
         return found
+
+    def of_group(self, group: int) -> dict[str, Tensor]:
+        """A group's parameters for features that are not rotated."""
+        found = super().of_group(group)
+        if self.rotations:
+            left = found.pop("outside")[:, :, None]  # (1, M, 1)
+            learnt = found["hidden_weight"].view(-1, self.M, HIDDEN) - left * self._inside[group][:, None]
+            whole = self.rotations[group] @ learnt.flatten(1)
+            whole.view(-1, self.M, HIDDEN).addcmul_(left, self._begun[group][:, None])
+            found["hidden_weight"] = whole
+        return found
+
+
+def _drawn(seed: int, D: int, K: int) -> tuple[Tensor, Tensor, Tensor]:
+    """An MLP as it begins: the hidden layer's weight (D, H) and bias (1, H), and the last layer's weight (H, K)."""
+    draw = stream(seed, "init")
+    inner, outer = (
+        (2 * torch.rand(rows, width, generator=draw) - 1) / math.sqrt(rows)
+        for rows, width in ((D + 1, HIDDEN), (HIDDEN, K))
+    )
+    return inner[:-1], inner[-1:], outer
 
 
 class CosineStack(Stack):
@@ -157,7 +205,11 @@ class CosineStack(Stack):
     The scale is kept as its logarithm.
     """
 
-    def __init__(self, seeds: Sequence[int], M: int, D: int, K: int, bias: bool, dtype: torch.dtype) -> None:
+    def __init__(
+        self, seeds: Sequence[int], M: int, D: int, K: int, bias: bool, dtype: torch.dtype, rotations: Rotations
+    ) -> None:
+        if rotations:
+            raise ValueError("rotations: cosine heads are not trained in the span of their rows")
         del bias  # a cosine has none
         self.M, self.K = M, K
         begun = [(torch.randn(D, K, generator=stream(seed, "init")) / math.sqrt(D)).repeat(1, M) for seed in seeds]
@@ -223,12 +275,19 @@ _HAS_ONEDNN = torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointw
 
 
 def create_stack(
-    kind: str, seeds: Sequence[int], M: int, D: int, K: int, bias: bool, dtype: torch.dtype
+    kind: str,
+    seeds: Sequence[int],
+    M: int,
+    D: int,
+    K: int,
+    bias: bool,
+    dtype: torch.dtype,
+    rotations: Rotations = (),
 ) -> LinearStack | MLPStack | CosineStack:
     """Untrained heads of a kind of `HEADS`: M runs for each seed, `D` features, `K` classes."""
     if kind not in _STACKS:
         raise ValueError(f"head: unknown kind {kind!r}; known: {', '.join(HEADS)}")
-    return _STACKS[kind](seeds, M, D, K, bias, dtype)
+    return _STACKS[kind](seeds, M, D, K, bias, dtype, rotations)
 
 
 _STACKS: dict[str, type[LinearStack] | type[MLPStack] | type[CosineStack]] = {

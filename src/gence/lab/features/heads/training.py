@@ -27,7 +27,7 @@ from gence.lab.features.heads.problem import (
     collected,
     rotates,
 )
-from gence.lab.features.heads.stacks import CosineStack, Gradients, LinearStack, MLPStack, create_stack, whole
+from gence.lab.features.heads.stacks import HIDDEN, CosineStack, Gradients, LinearStack, MLPStack, create_stack, whole
 from gence.lab.spec import Recipe, anchor_shares, learning_rates, stream
 from gence.losses import prior_divergence
 
@@ -107,18 +107,22 @@ def cohorts(problems: Sequence[HeadProblem], runs: Sequence[HeadRun]) -> list[li
     found: dict[tuple[object, ...], list[list[int]]] = {}
     for (kept, _, _), members in groups.items():
         members.sort(key=lambda i: (runs[i].loss.name, i))
-        first = problems[runs[members[0]].problem]
-        width = len(first) if rotates(runs[members[0]], first) else first.width
-        most = max(1, _MOST_WEIGHTS // (width * first.num_classes))
+        most = max(1, _MOST_WEIGHTS // _largest(problems, runs[members[0]]))
         for start in range(0, len(members), most):
             part = members[start : start + most]
             found.setdefault((kept, tuple(runs[i].loss.name for i in part)), []).append(part)
     made = []
     for together in found.values():
-        first = problems[runs[together[0][0]].problem]
-        most = max(1, _MOST_WEIGHTS // (len(together[0]) * first.width * first.num_classes))
+        most = max(1, _MOST_WEIGHTS // (len(together[0]) * _largest(problems, runs[together[0][0]])))
         made += [together[start : start + most] for start in range(0, len(together), most)]
     return made
+
+
+def _largest(problems: Sequence[HeadProblem], run: HeadRun) -> int:
+    """Weights of the layer of a run that reads features."""
+    own = problems[run.problem]
+    width = len(own) if rotates(run, own) else own.width
+    return width * (own.num_classes if run.head in ("linear", "cosine") else HIDDEN)
 
 
 class Momentum:
@@ -129,7 +133,9 @@ class Momentum:
         decay = torch.tensor([[each.weight_decay for each in group] for group in recipes])
         self.decay = {name: own.per_run(decay) for name, own in stack.parameters.items()}
         self.first = {name: torch.zeros_like(own.values) for name, own in stack.parameters.items()}
-        self.second = {name: torch.zeros_like(own.values) for name, own in stack.parameters.items()}
+        self.second = {}  # of AdamW
+        if self.recipe.optimizer == "adamw":
+            self.second = {name: torch.zeros_like(own.values) for name, own in stack.parameters.items()}
         self.fused: list[list[_Fused]] = []  # of "weight", per group
         sgd = self.recipe.optimizer == "sgd" and self.recipe.momentum > 0
         if _HAS_FUSED and sgd and isinstance(stack, LinearStack):  # whose runs lie one after the other in memory
@@ -221,7 +227,7 @@ def _train(
     rows = GroupRows.of(own, rotates(first, own[0]))
     B, steps = min(recipe.batch_size, len(own[0])), steps_of(recipe, len(own[0]))
     priors = torch.stack([problem.prior for problem in own])
-    stack = create_stack(first.head, seeds, M, rows.width, K, recipe.head_bias, torch.float32)
+    stack = create_stack(first.head, seeds, M, own[0].width, K, recipe.head_bias, torch.float32, rows.rotations)
     loss = StackedLoss([[runs[i].loss for i in group] for group in cohort], priors)
     recipes = [[runs[i].recipe for i in group] for group in cohort]
     planned = {each: learning_rates(each, steps) for each in {each for group in recipes for each in group}}
@@ -253,7 +259,6 @@ def _train(
             watch.end_epoch()
     for name, kept in average.items():
         stack.parameters[name].values.copy_(kept)
-    rows.rotated_back(stack)
     return collected(stack, cohort, own, first.head, [] if watch is None else watch.of_runs())
 
 
