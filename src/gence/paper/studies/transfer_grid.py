@@ -197,12 +197,12 @@ class Part:
         return tuple((setting, line) for setting in self.settings for line in self.all_lines if line.is_in(setting))
 
 
-def _balanced(study: str, head: str) -> tuple[Setting, ...]:
+def _balanced() -> tuple[Setting, ...]:
     found = []
     for source in SOURCES.values():
         sizes = {*PER_CLASS, *(n // source.classes for n in (2000, 5000) if n % source.classes == 0)}
         found += [
-            Setting(study=study, source=source.name, per_class=size, head=head)
+            Setting(study="balanced", source=source.name, per_class=size)
             for size in sorted(sizes)
             if size <= source.most
         ]
@@ -215,7 +215,7 @@ PARTS = {
         Part(
             name="balanced",
             title="Balanced subsets, linear heads",
-            settings=_balanced("balanced", "linear"),
+            settings=_balanced(),
             lines=(MAIN, (FULL, *REFERENCES[:1]), (*SMOOTHED, *RIVALS), REFERENCES[1:], (SUPCON,)),
         ),
         Part(
@@ -244,8 +244,10 @@ PARTS = {
         Part(
             name="mlp",
             title="Balanced subsets, heads with a hidden layer",
-            settings=_balanced("mlp", "mlp"),
-            lines=(MAIN, (*SMOOTHED, *RIVALS)),
+            settings=tuple(
+                Setting(study="mlp", source=source, per_class=size, head="mlp") for source in SOURCES for size in (5, 20)
+            ),
+            lines=(MAIN,),
         ),
     )
 }  # fmt: skip

@@ -242,9 +242,11 @@ def _logistic(decay: float | None, rows: int) -> Any:
         def fit(self, x: Any, labels: Any, sample_weight: Any = None) -> Any:
             with warnings.catch_warnings():  # of a strength that is hardly any, and is not chosen
                 warnings.filterwarnings("ignore", message=".*failed to converge.*")
+                warnings.filterwarnings("ignore", message=".*number of unique classes.*")  # with one or two rows each
                 return super().fit(x, labels, sample_weight)
 
-    return Logistic(C=1 / ((decay or 1.0) * rows), max_iter=300)
+    # With its usual tolerance it stops well before the minimum where the penalty is weak.
+    return Logistic(C=1 / ((decay or 1.0) * rows), tol=1e-6, max_iter=1000)
 
 
 def _centroid(_: float | None, __: int) -> Any:
