@@ -146,8 +146,9 @@ HOW = (
     "Every loss has the same 16 trials of learning rate and weight decay, by cross-validation on a draw of labels of "
     "its own: of the trials within a standard error of the best accuracy, the one with the lowest NLL is chosen. Own "
     "parameters stay at their defaults. Five fresh draws of labels are then trained with what was chosen, each with a "
-    "tuning draw of its own below 300 labels and one for all five from there on, and judged on the whole test set. With one label per class the choice is that of two. The encoder of images has seen "
-    "ImageNet, and so the classes of Mini-ImageNet."
+    "tuning draw of its own below 300 labels and one for all five from there on, and judged on the whole test set. "
+    "With one label per class the choice is that of two. The encoder of images has seen ImageNet, and so the classes "
+    "of Mini-ImageNet."
 )
 
 

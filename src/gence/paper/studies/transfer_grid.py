@@ -245,7 +245,9 @@ PARTS = {
             name="mlp",
             title="Balanced subsets, heads with a hidden layer",
             settings=tuple(
-                Setting(study="mlp", source=source, per_class=size, head="mlp") for source in SOURCES for size in (5, 20)
+                Setting(study="mlp", source=source, per_class=size, head="mlp")
+                for source in SOURCES
+                for size in (5, 20)
             ),
             lines=(MAIN,),
         ),
