@@ -85,6 +85,22 @@ def test_references_on_the_same_folds(D: int) -> None:
         assert set(reference.chosen) == chosen.get(reference.name, set())
 
 
+@pytest.mark.filterwarnings("error")
+def test_logistic_regression_is_the_full_batch_of_cross_entropy(recwarn) -> None:
+    """Both solve one problem, try the same strengths and choose by one rule; with two rows per class, silently."""
+    noisy = problem(n=60, D=150)
+    noisy = HeadProblem(noisy.features + 2 * torch.randn(60, 150, generator=torch.Generator().manual_seed(1)),
+                        torch.arange(60) // 2, 30)  # fmt: skip
+    fold_of = torch.arange(60) % 2
+    (reference,) = fit_references(noisy, fold_of, ["logistic"])
+    recipe = HEAD_RECIPE.replace(optimizer="lbfgs", epochs=1000)
+    (tuned,) = tune_heads(noisy, LOSSES[:1], recipe=recipe, full_batch=True, fold_of=fold_of)
+    assert reference.chosen == {"weight_decay": tuned.best.weight_decay}
+    (one,) = train_heads([noisy], [HeadRun(loss=LOSSES[0], recipe=tuned.recipe(recipe), full_batch=True)])
+    mine, theirs = one.head.logits(noisy.features).softmax(1), reference.logits(noisy.features).softmax(1)
+    torch.testing.assert_close(mine, theirs, rtol=0, atol=2e-3)
+
+
 def test_references_of_two_classes_and_of_many_pixels() -> None:
     rows = problem()
     few = HeadProblem(rows.features, (rows.labels == 1).long(), 2)

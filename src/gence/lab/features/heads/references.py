@@ -132,9 +132,9 @@ def fit_references(
         x = small if name == "logistic" else rows.numpy()
         best = values[0] if values else None
         if len(values) > 1:
-            tried = [_tried(value, make, x, labels, folds, problem.num_classes) for value in values]
+            tried = _tried(values, make, x, labels, folds, problem.num_classes)
             best = values[tried.index(choose_trial(tried, len(labels)))]
-        model = make(best, len(x)).fit(x, labels)
+        model = make(best, len(x), None).fit(x, labels)
         turn = basis if name == "logistic" else None
         settled = {} if best is None else {what: float(best)}
         found.append(Reference(name, settled, _as_logits(model, problem, turn, best or 0), time.perf_counter() - began))
@@ -142,21 +142,24 @@ def fit_references(
 
 
 def _tried(
-    value: float,
-    make: Callable[[float | None, int], Any],
+    values: Sequence[float],
+    make: Callable[[float | None, int, Any], Any],
     x: np.ndarray,
     labels: np.ndarray,
     folds: Sequence[tuple[np.ndarray, np.ndarray]],
     K: int,
-) -> Trial:
-    """What a value is worth on the rows held out."""
-    right, nll = 0, 0.0
+) -> list[Trial]:
+    """What each value is worth on the rows held out."""
+    right, nll = np.zeros(len(values)), np.zeros(len(values))
     for kept, held in folds:
-        model = make(value, int(kept.sum())).fit(x[kept], labels[kept])
-        log_p = _log_probabilities(model, x[held], K, value)
-        right += int((log_p.argmax(1) == labels[held]).sum())
-        nll -= float(log_p[np.arange(len(log_p)), labels[held]].sum())
-    return Trial(0.0, float(value), right / len(labels), nll / len(labels))
+        model = None
+        for i, value in enumerate(values):
+            model = make(value, int(kept.sum()), model).fit(x[kept], labels[kept])
+            log_p = _log_probabilities(model, x[held], K, value)
+            right[i] += (log_p.argmax(1) == labels[held]).sum()
+            nll[i] -= log_p[np.arange(len(log_p)), labels[held]].sum()
+    found = zip(values, right / len(labels), nll / len(labels), strict=True)
+    return [Trial(0.0, float(value), float(share), float(cost)) for value, share, cost in found]
 
 
 def _log_probabilities(model: Any, x: np.ndarray, K: int, neighbours: float) -> np.ndarray:
@@ -235,7 +238,7 @@ def _as_logits(model: Any, problem: HeadProblem, basis: Tensor | None, neighbour
     return logits
 
 
-def _logistic(decay: float | None, rows: int) -> Any:
+def _logistic(decay: float | None, rows: int, before: Any) -> Any:
     from sklearn.linear_model import LogisticRegression
 
     class Logistic(LogisticRegression):
@@ -245,11 +248,14 @@ def _logistic(decay: float | None, rows: int) -> Any:
                 warnings.filterwarnings("ignore", message=".*number of unique classes.*")  # with one or two rows each
                 return super().fit(x, labels, sample_weight)
 
+    C = 1 / ((decay or 1.0) * rows)
+    if before is not None:  # the same rows with a stronger penalty: begins where that has ended
+        return before.set_params(C=C)
     # With its usual tolerance it stops well before the minimum where the penalty is weak.
-    return Logistic(C=1 / ((decay or 1.0) * rows), tol=1e-6, max_iter=1000)
+    return Logistic(C=C, tol=1e-6, max_iter=1000, warm_start=True)
 
 
-def _centroid(_: float | None, __: int) -> Any:
+def _centroid(_: float | None, __: int, ___: Any) -> Any:
     from sklearn.neighbors import NearestCentroid
 
     class Centroid(NearestCentroid):
@@ -262,13 +268,13 @@ def _centroid(_: float | None, __: int) -> Any:
     return Centroid()
 
 
-def _boosting(_: float | None, __: int) -> Any:
+def _boosting(_: float | None, __: int, ___: Any) -> Any:
     from sklearn.ensemble import HistGradientBoostingClassifier
 
     return HistGradientBoostingClassifier(random_state=0)
 
 
-def _knn(neighbours: float | None, _: int) -> Any:
+def _knn(neighbours: float | None, _: int, __: Any) -> Any:
     from sklearn.neighbors import KNeighborsClassifier
 
     return KNeighborsClassifier(int(neighbours or 1), metric="cosine", algorithm="brute")
