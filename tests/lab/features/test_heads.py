@@ -274,6 +274,13 @@ def test_logits_of_many_heads_at_once() -> None:
     assert float((logits_of(heads[:1], rows[0].features)[0].argmax(1) == rows[0].labels).float().mean()) > 0.8
 
 
+def test_a_head_of_another_shape_is_told() -> None:
+    (trained,) = train_heads([problem()], [HeadRun(loss=LossSpec.parse("ce"), recipe=QUICK)])
+    trained.head.tensors["weight"] = trained.head.tensors["weight"][:5]
+    with pytest.raises(ValueError, match=r"a head's weight has the shape \(5, 3\); expected \(12, 3\)"):
+        trained.head.logits(problem().features)
+
+
 def test_a_head_that_explodes_is_told() -> None:
     huge = QUICK.replace(lr=1e30, schedule="constant")
     (trained,) = train_heads([problem()], [HeadRun(loss=LossSpec.parse("ce"), recipe=huge)])

@@ -12,7 +12,7 @@ descent, not for AdamW, which is not invariant to rotations.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -95,6 +95,13 @@ class HeadProblem:
         mean = total / len(self)
         spread = squares / len(self) - float(mean.square().sum())
         return Scaling(mean.float(), spread**-0.5 if spread > 0 else 1.0)
+
+    @cached_property
+    def span(self) -> tuple[Tensor, Tensor]:
+        """An orthonormal basis (D, n) of what fewer rows than features span, scaled, and the rows (n, n) in it."""
+        rows = self.scaling(self.rows(torch.arange(len(self))))
+        basis, triangle = torch.linalg.qr(rows.double().mT)
+        return basis.float(), triangle.mT.float().contiguous()
 
     def rows(self, positions: Tensor) -> Tensor:
         """Float32 features of the problem's rows at these positions, as the encoder gave them."""
@@ -188,14 +195,15 @@ def logits_of(heads: Sequence[Head], features: Tensor) -> list[Tensor]:
         alike.setdefault((head.kind, id(head.scaling), head.num_classes, tuple(head.tensors)), []).append(i)
     for (kind, _, K, names), members in alike.items():
         first = heads[members[0]]
-        stack = create_stack(kind, [0], len(members), len(first.scaling.mean), K, "bias" in names, torch.float32)
+        stack = create_stack(kind, [0], 1, len(first.scaling.mean), K, "bias" in names, torch.float32)
+        stack.M = len(members)
         for name, parameter in stack.parameters.items():
-            values = torch.cat([heads[i].tensors[name] for i in members], 1)
-            if values.shape != parameter.values[0].shape:  # a file that was changed by hand
-                raise ValueError(
-                    f"a head's {name} has the shape {tuple(values.shape)}; expected {tuple(parameter.values[0].shape)}"
-                )
-            parameter.values[0].copy_(values)
+            given = {tuple(heads[i].tensors[name].shape) for i in members}
+            if given != {tuple(parameter.values[0].shape)}:  # a file that was changed by hand
+                shapes = " and ".join(map(str, sorted(given)))
+                raise ValueError(f"a head's {name} has the shape {shapes}; expected {tuple(parameter.values[0].shape)}")
+            values = torch.cat([heads[i].tensors[name].mT for i in members]).mT[None]
+            stack.parameters[name] = replace(parameter, values=values)
         pieces = [
             stack.forward(first.scaling(features[start : start + _CHUNK])[None])[0]
             for start in range(0, len(features), _CHUNK)
@@ -242,21 +250,14 @@ class GroupRows:
     @classmethod
     def of(cls, problems: list[HeadProblem], rotate: bool) -> GroupRows:
         """Scale, and rotate, what fits in memory."""
+        if rotate:
+            bases, ready = zip(*(problem.span for problem in problems), strict=True)
+            return cls(problems, list(ready), bases, len(problems[0]))
         different = {id(problem): problem for problem in problems}
-        size = sum(4 * len(problem) * problem.width for problem in different.values())
-        made: dict[int, tuple[Tensor | None, Tensor | None]] = {}
-        for key, problem in different.items():
-            rows: Tensor | None = None
-            rotation: Tensor | None = None
-            if rotate or size <= IN_MEMORY:
-                rows = problem.scaling(problem.rows(torch.arange(len(problem))))
-            if rotate and rows is not None:
-                rotation, triangle = torch.linalg.qr(rows.double().mT)
-                rows, rotation = triangle.mT.float().contiguous(), rotation.float()
-            made[key] = rows, rotation
-        width = len(problems[0]) if rotate else problems[0].width
-        ready, bases = zip(*(made[id(problem)] for problem in problems), strict=True)
-        return cls(problems, list(ready), [basis for basis in bases if basis is not None], width)
+        kept: dict[int, Tensor] = {}
+        if sum(4 * len(problem) * problem.width for problem in different.values()) <= IN_MEMORY:
+            kept = {key: each.scaling(each.rows(torch.arange(len(each)))) for key, each in different.items()}
+        return cls(problems, [kept.get(id(problem)) for problem in problems], (), problems[0].width)
 
     def take(self, positions: Tensor) -> Tensor:
         """Rows of each group: float32 (G, B, D)."""

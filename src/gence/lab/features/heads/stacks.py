@@ -121,6 +121,8 @@ class LinearStack(Stack):
 class MLPStack(Stack):
     """Heads with one hidden layer of ReLUs; PyTorch's initialisation, drawn from each run's seed.
 
+    In memory each run's numbers lie together, rows last in what is computed of them: so no step copies any.
+
     The first layer's gradients lie in the span of the rows. What its initial weights have outside is moved by weight
     decay alone: it shrinks by a factor of each run's own, the parameter "outside", and is what that factor makes of it.
     """
@@ -134,7 +136,7 @@ class MLPStack(Stack):
         self._begun = inner  # (D, H)
         self._inside = [basis.mT @ each for basis, each in zip(rotations, inner, strict=True)] if rotations else inner
         self.parameters = {
-            name: Parameter(torch.stack([each.repeat(1, M) for each in values]), decays)
+            name: Parameter(torch.stack([each.mT.repeat(M, 1) for each in values]).mT, decays)
             for name, values, decays in (
                 ("hidden_weight", self._inside, True),  # (n, H)
                 ("hidden_bias", shift, False),
@@ -145,48 +147,60 @@ class MLPStack(Stack):
             self.parameters["outside"] = Parameter(torch.ones(len(seeds), 1, M, dtype=dtype), True)
         if bias:
             self.parameters["bias"] = Parameter(torch.zeros(len(seeds), 1, M * K, dtype=dtype), False)
-        self._active = torch.empty(0)  # hidden outputs (G * M, B, H) of the last forward
+        self._active: list[Tensor] = []  # per group: hidden outputs (M, H, B) of the last forward
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (G, B, M, K) of features (G, B, D)."""
-        own = self.parameters
-        hidden = products(x, own["hidden_weight"].values.mT).add_(own["hidden_bias"].values).relu_()
-        self._active = _runs_first(hidden, self.M)
-        z = torch.bmm(self._active, _runs_first(own["weight"].values, self.M))
-        z = z.view(len(x), self.M, x.shape[1], self.K).transpose(1, 2).contiguous()
+        own, (G, B, _) = self.parameters, x.shape
+        weights, biases, last = own["hidden_weight"].values.mT, own["hidden_bias"].values.mT, self._last()
+        self._active, logits = [], []
+        for weight, bias, outer, rows in zip(weights, biases, last, x, strict=True):
+            active = product(weight, rows).add_(bias).relu_().view(self.M, HIDDEN, B)
+            self._active.append(active)
+            logits.append(torch.bmm(outer, active))
+        z = whole(logits).view(G, self.M * self.K, B)
         if "bias" in own:
-            z += own["bias"].values.view(len(x), 1, self.M, self.K)
-        return z
+            z += own["bias"].values.mT
+        return z.mT.view(G, B, self.M, self.K)
 
     def backward(self, x: Tensor, dz: Tensor) -> dict[str, Tensor]:
         """Gradients of both layers."""
+        return {name: whole(gradient) for name, gradient in self.gradients(x, dz).items()}
+
+    def gradients(self, x: Tensor, dz: Tensor) -> dict[str, Gradients]:
+        """The same; a group's gradient of the first layer's weight is computed when it is asked for."""
         G, B = x.shape[:2]
-        flat = dz.reshape(G, B, self.M * self.K)
-        outer = _runs_first(flat, self.M)  # (G * M, B, K)
-        back = torch.bmm(outer, _runs_first(self.parameters["weight"].values, self.M).mT)
-        back.mul_(self._active > 0)
-        inner = _runs_last(back, self.M)  # (G, B, M * H)
-        found = {
-            "hidden_weight": products(x.mT, inner.mT),
-            "hidden_bias": inner.sum(1, keepdim=True),
-            "weight": _runs_last(torch.bmm(self._active.mT, outer), self.M),
+        flat = dz.reshape(G, B, self.M * self.K).mT.contiguous()  # as the loss has it
+        inner, outer = [], []
+        for pull, active, weight in zip(flat.view(G, self.M, self.K, B), self._active, self._last(), strict=True):
+            back = torch.bmm(weight.mT, pull)
+            inner.append(torch.ops.aten.threshold_backward(back, active, 0).view(self.M * HIDDEN, B))
+            outer.append(torch.bmm(pull, active.mT).view(self.M * self.K, HIDDEN).mT)
+        found: dict[str, Gradients] = {
+            "hidden_weight": (product(back, rows.mT).mT for back, rows in zip(inner, x, strict=True)),
+            "hidden_bias": torch.stack([back.sum(1)[None] for back in inner]),
+            "weight": whole(outer),
         }
         if self.rotations:
             found["outside"] = torch.zeros_like(self.parameters["outside"].values)
         if "bias" in self.parameters:
-            found["bias"] = flat.sum(1, keepdim=True)
+            found["bias"] = flat.sum(2)[:, None]
         return found
 
     def of_group(self, group: int) -> dict[str, Tensor]:
         """A group's parameters for features that are not rotated."""
         found = super().of_group(group)
         if self.rotations:
-            left = found.pop("outside")[:, :, None]  # (1, M, 1)
-            learnt = found["hidden_weight"].view(-1, self.M, HIDDEN) - left * self._inside[group][:, None]
-            whole = self.rotations[group] @ learnt.flatten(1)
-            whole.view(-1, self.M, HIDDEN).addcmul_(left, self._begun[group][:, None])
-            found["hidden_weight"] = whole
+            left = found.pop("outside").view(self.M, 1, 1)
+            learnt = found["hidden_weight"].mT.view(self.M, HIDDEN, -1) - left * self._inside[group].mT
+            whole = product(learnt.flatten(0, 1), self.rotations[group])
+            whole.view(self.M, HIDDEN, -1).addcmul_(left, self._begun[group].mT)
+            found["hidden_weight"] = whole.mT
         return found
+
+    def _last(self) -> Tensor:
+        """Weights (G, M, K, H) of the last layer."""
+        return self.parameters["weight"].values.mT.view(-1, self.M, self.K, HIDDEN)
 
 
 def _drawn(seed: int, D: int, K: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -299,15 +313,3 @@ _STACKS: dict[str, type[LinearStack] | type[MLPStack] | type[CosineStack]] = {
 
 def _unit(x: Tensor) -> Tensor:
     return torch.nn.functional.normalize(x, dim=2)
-
-
-def _runs_first(values: Tensor, M: int) -> Tensor:
-    """(G, rows, M * width) -> (G * M, rows, width)."""
-    G, rows, columns = values.shape
-    return values.view(G, rows, M, columns // M).transpose(1, 2).reshape(G * M, rows, columns // M)
-
-
-def _runs_last(values: Tensor, M: int) -> Tensor:
-    """(G * M, rows, width) -> (G, rows, M * width)."""
-    runs, rows, width = values.shape
-    return values.view(runs // M, M, rows, width).transpose(1, 2).reshape(runs // M, rows, M * width)

@@ -32,6 +32,7 @@ from gence.lab.spec import Recipe, anchor_shares, learning_rates, stream
 from gence.losses import prior_divergence
 
 _MOST_WEIGHTS = 2**24  # in one stacked tensor: more runs train in turns
+_MOST_HIDDEN = 2**18  # outputs of hidden layers in a step: more would not stay in a processor's cache
 _PER_RUN = ("lr", "weight_decay", "warmup_epochs", "anchor_warmup")
 
 
@@ -67,8 +68,9 @@ def train_heads(
         trained = solve(problems, runs, part) if full else _train(problems, runs, part, curves)
         return trained, (time.perf_counter() - began) / len(trained)
 
-    for problem in {run.problem: problems[run.problem] for run in runs}.values():
-        _ = problem.prior, problem.scaling  # computed here, and not by several threads at once
+    for run in runs:  # computed here, and not by several threads at once
+        problem = problems[run.problem]
+        _ = problem.prior, problem.scaling, problem.span if rotates(run, problem) else None
     parts = [part for cohort in cohorts(problems, runs) for part in _shared_out(cohort, threads)]
     try:
         # A thread per core, each with runs of its own: threads inside an operation as small as these mostly wait for
@@ -107,22 +109,25 @@ def cohorts(problems: Sequence[HeadProblem], runs: Sequence[HeadRun]) -> list[li
     found: dict[tuple[object, ...], list[list[int]]] = {}
     for (kept, _, _), members in groups.items():
         members.sort(key=lambda i: (runs[i].loss.name, i))
-        most = max(1, _MOST_WEIGHTS // _largest(problems, runs[members[0]]))
+        most = max(1, _most(problems[runs[members[0]].problem], runs[members[0]]))
         for start in range(0, len(members), most):
             part = members[start : start + most]
             found.setdefault((kept, tuple(runs[i].loss.name for i in part)), []).append(part)
     made = []
     for together in found.values():
-        most = max(1, _MOST_WEIGHTS // (len(together[0]) * _largest(problems, runs[together[0][0]])))
+        first = runs[together[0][0]]
+        most = max(1, _most(problems[first.problem], first) // len(together[0]))
         made += [together[start : start + most] for start in range(0, len(together), most)]
     return made
 
 
-def _largest(problems: Sequence[HeadProblem], run: HeadRun) -> int:
-    """Weights of the layer of a run that reads features."""
-    own = problems[run.problem]
-    width = len(own) if rotates(run, own) else own.width
-    return width * (own.num_classes if run.head in ("linear", "cosine") else HIDDEN)
+def _most(problem: HeadProblem, run: HeadRun) -> int:
+    """How many runs like this one a stack may hold."""
+    width = len(problem) if rotates(run, problem) else problem.width
+    if run.head in ("linear", "cosine"):
+        return _MOST_WEIGHTS // (width * problem.num_classes)
+    rows = len(problem) if run.full_batch else min(run.recipe.batch_size, len(problem))
+    return min(_MOST_WEIGHTS // (width * HIDDEN), _MOST_HIDDEN // (rows * HIDDEN))
 
 
 class Momentum:
@@ -136,11 +141,12 @@ class Momentum:
         self.second = {}  # of AdamW
         if self.recipe.optimizer == "adamw":
             self.second = {name: torch.zeros_like(own.values) for name, own in stack.parameters.items()}
-        self.fused: list[list[_Fused]] = []  # of "weight", per group
+        self.fused: list[list[_Fused]] = []  # of the layer that reads features, per group
+        self.reads = "hidden_weight" if isinstance(stack, MLPStack) else "weight"
         sgd = self.recipe.optimizer == "sgd" and self.recipe.momentum > 0
-        if _HAS_FUSED and sgd and isinstance(stack, LinearStack):  # whose runs lie one after the other in memory
-            weights = stack.parameters["weight"].values
-            together = zip(weights, self.first["weight"], recipes, strict=True)
+        if _HAS_FUSED and sgd and not isinstance(stack, CosineStack):  # runs lie one after the other in memory
+            weights = stack.parameters[self.reads].values
+            together = zip(weights, self.first[self.reads], recipes, strict=True)
             found = [_Fused.of(values, moved, own) for values, moved, own in together]
             if weights[0].numel() >= _WORTH_A_CALL * max(len(parts) for parts in found):
                 self.fused = found
@@ -150,7 +156,7 @@ class Momentum:
         """Move the weights; `rate` is (G, M)."""
         self.steps += 1
         for name, groups in gradients.items():
-            if name == "weight" and self.fused:
+            if name == self.reads and self.fused:
                 for parts, gradient, rates in zip(self.fused, groups, rate.tolist(), strict=True):
                     for part in parts:
                         part.step(gradient.mT, rates[part.run], self.recipe)
