@@ -28,7 +28,8 @@ from gence.lab.spec import RunSpec, check_ood_names, ood_name
 from gence.lab.train.checkpoint import read_calibrator, read_tensors
 from gence.lab.train.evaluate import Detected, FeatureDetectors, score_saved
 from gence.lab.train.frozen import read_detectors, read_head
-from gence.lab.train.predict import adjusted, finite, write_probabilities
+from gence.lab.train.saved.network import adjusted, finite
+from gence.lab.train.saved.predict import write_probabilities
 
 _CHUNK = 1000  # rows predicted at a time
 
