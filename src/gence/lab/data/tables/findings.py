@@ -22,7 +22,8 @@ from gence.lab.data.errors import DataError
 from gence.lab.data.tables.address import TableAddress
 from gence.lab.data.tables.columns import find_columns, labels_of, numbers_of
 from gence.lab.data.tables.files import Part, read_files
-from gence.lab.data.tables.rows import RowSet, RowSplits, lone_classes, missing_labels, read_rows, unseen_classes
+from gence.lab.data.tables.load import lone_classes, missing_labels, read_rows, unseen_classes
+from gence.lab.data.tables.rows import RowSet, RowSplits
 
 HUGE_TEXT = 10_000
 """Characters of a text that no encoder reads to its end."""
