@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gence.lab.data.errors import DataError
+from gence.lab.data.errors import DataError, first_few
 from gence.lab.data.tables.address import TableAddress
 
 TEXT_NAMES = ("text", "texts", "sentence", "utterance", "message", "review", "query", "question")
@@ -177,8 +177,7 @@ def _looks_like_text(column: pd.Series) -> bool:
 
 def listed(names: Sequence[str], most: int = 8) -> str:
     """Names in quotes, the first of many."""
-    shown = ", ".join(repr(name) for name in names[:most])
-    return shown + (f" and {len(names) - most} more" if len(names) > most else "")
+    return first_few([repr(name) for name in names], most)
 
 
 def _quoted(name: str) -> str:

@@ -17,13 +17,11 @@ from torch import Tensor
 from gence.lab.data.download import hub_tables
 from gence.lab.data.errors import DataError
 from gence.lab.data.names import HUB_PREFIX
-from gence.lab.data.subsets import holdout
+from gence.lab.data.subsets import SPLIT_SEED, TEST_FRACTION, holdout
 from gence.lab.data.tables.address import TableAddress
 from gence.lab.data.tables.columns import Columns, content_of, find_columns, labels_of
 from gence.lab.data.tables.files import Part, read_files
 from gence.lab.data.tables.rows import RowSet, RowSplits, taken
-
-TEST_FRACTION, SPLIT_SEED = 0.2, 0
 
 
 def load_rows(source: str | Path, *, download: bool = True) -> RowSplits:
