@@ -158,10 +158,15 @@ def load_model(path: str | Path, device: str = "auto", *, own_code: bool = False
     except _OwnCodeError as error:
         raise ValueError(f"{path} {error}") from None
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RuntimeError, OverflowError) as error:
-        raise ValueError(
-            f"{path} is damaged, or was not written by gence train --save ({type(error).__name__}: {error}); get the "
-            "file again, or train the model again"
-        ) from error
+        raise damaged(path, error) from error
+
+
+def damaged(path: str | Path, error: Exception) -> ValueError:
+    """What is said of a file whose reading raised `error`."""
+    return ValueError(
+        f"{path} is damaged, or was not written by gence train --save ({type(error).__name__}: {error}); get the "
+        "file again, or train the model again"
+    )
 
 
 def _assembled(tensors: dict[str, Tensor], notes: dict[str, str], place: torch.device, own_code: bool) -> TrainedModel:
