@@ -73,7 +73,7 @@ def test_evaluate_asks_before_it_downloads_what_a_model_names(tmp_path, monkeypa
     monkeypatch.setenv("GENCE_CACHE", str(tmp_path / "empty"))
     message = gence("evaluate", model, "--device", "cpu", code=2)
     assert message.startswith("the model was trained on cifar10, which is not on this machine; add --data cifar10 to")
-    monkeypatch.setattr("gence.cli.train.is_interactive", lambda: True)
+    monkeypatch.setattr("gence.cli.saved.is_interactive", lambda: True)
     assert "Download it? [y/N]" in gence("evaluate", model, "--device", "cpu", code=1, answer="n\n")
     assert len(requests) == 1
     assert "40 images were evaluated" in gence("evaluate", model, "--device", "cpu", answer="y\n")
