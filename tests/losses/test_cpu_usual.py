@@ -6,7 +6,7 @@ from torch.testing import assert_close
 
 import gence
 from gence.losses.backends import cpu, cpu_small
-from gence.losses.backends.dispatch import Call, _usual_on_cpu
+from gence.losses.backends.dispatch import _usual_on_cpu
 
 
 @pytest.fixture(params=["small", "blocks"])
@@ -19,7 +19,7 @@ def size(request, monkeypatch):
 
 def usual_loss(logits, labels, ignore_index, reduction):
     """The loss by the short way; None where the table is asked."""
-    return _usual_on_cpu(Call(logits, labels, None, ignore_index, reduction, 0.0, 0.0, None, None))
+    return _usual_on_cpu(logits, labels, None, ignore_index, reduction, 0.0, 0.0, None)
 
 
 def reference(logits, labels, reduction):
