@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 from tests.adversarial.attack import Summary, attack
@@ -95,13 +96,19 @@ def main() -> int:
 
 
 def keep(path: Path, summary: Summary, seed: int, seconds: float) -> None:
-    """Put a summary beside those that a file has, in place of an older one of the same name."""
+    """Put a summary beside those that a file has: added to one whose seeds end where its begin, else in its place."""
     known = json.loads(path.read_text()) if path.exists() else {}
-    command = f"python -m tests.adversarial --only {summary.name} --seed {seed} --cases {summary.cases}"
+    cases, kinds, minutes = summary.cases, Counter(summary.kinds), seconds / 60
+    failures = [{"seed": own, "message": message} for own, message in summary.failures]
+    before = known.get(summary.name)
+    if before is not None and before["seed"] + before["cases"] == seed:
+        seed, cases, minutes = before["seed"], before["cases"] + cases, before["minutes"] + minutes
+        kinds.update(before["kinds"])
+        failures = before["failures"] + failures
+    command = f"python -m tests.adversarial --only {summary.name} --seed {seed} --cases {cases}"
     known[summary.name] = {
-        "cases": summary.cases, "kinds": dict(sorted(summary.kinds.items())), "seed": seed,
-        "failures": [{"seed": own, "message": message} for own, message in summary.failures],
-        "minutes": round(seconds / 60, 1), "command": command,
+        "cases": cases, "kinds": dict(sorted(kinds.items())), "seed": seed, "failures": failures,
+        "minutes": round(minutes, 1), "command": command,
     }  # fmt: skip
     path.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
 
