@@ -55,7 +55,7 @@ _TAGS = {"script": 0, "iframe": 0, "object": 0, "embed": 0, "link": 0, "base": 0
 
 
 def name_case(rng: random.Random, place: Path) -> str:
-    """A folder of hostile names: train, predict, compare, export."""
+    """Hostile names of folders, classes and images through training, prediction, tables and the page."""
     classes = tuple(name.replace("/", "∕") for name in rng.sample(HOSTILE, 2))
     photos = write_photos(
         place / rng.choice(("photos", "<b>photos", "=photos", "pho\ntos", "[i]photos")), 12, 0, classes
