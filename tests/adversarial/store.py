@@ -389,7 +389,7 @@ def record_case(rng: random.Random, place: Path) -> str:
     if form != "loose":
         Store(store).pack()
         if form == "mixed":
-            for path in [path for path in (_template() / "records").rglob("*.json") if rng.random() < 0.5]:
+            for path in [path for path in sorted((_template() / "records").rglob("*.json")) if rng.random() < 0.5]:
                 target = store / path.relative_to(_template())
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(path.read_bytes())
