@@ -7,12 +7,14 @@ import os
 import stat
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from gence.lab.data import DataError, left_out_notes, load
+from gence.lab.data import DataError, archives, left_out_notes, load
+from gence.lab.data.archives import open_container
 from gence.lab.data.decode import decode_image, fit, size_like
 
 from .conftest import digit_files, write_folder
@@ -48,6 +50,15 @@ def test_a_thin_image_takes_no_more_memory_than_its_pixels(tmp_path, size):
     assert int(megabytes) < 50
 
 
+def test_many_threads_decode_few_large_images_at_once(tmp_path):
+    path = tmp_path / "large.png"
+    path.write_bytes(png(4096, 2048))  # 24 MiB of pixels, and their copies while they are converted
+    done = subprocess.run([sys.executable, "-c", THIN, str(path)], capture_output=True, text=True, check=True)
+    shapes, megabytes = done.stdout.rsplit(" ", 1)
+    assert shapes == "{(64, 64, 3)}"
+    assert int(megabytes) < 150
+
+
 @pytest.mark.parametrize(("width", "height"), [(40, 700), (700, 40), (16, 250), (3, 3), (300, 200)])
 def test_the_centre_alone_is_what_would_be_cut_out_of_the_whole(width, height):
     pixels = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
@@ -74,6 +85,32 @@ def test_pipes_and_devices_are_skipped_and_said(tmp_path):
     assert len(splits.train) + len(splits.test) == 12
     (note,) = left_out_notes(root)
     assert "skipped digit0/pipe.png, digit1/endless.png: not regular files" in note
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+def test_a_pipe_that_takes_the_place_of_a_file_keeps_nobody_waiting(tmp_path):
+    root = write_folder(tmp_path / "data", digit_files(4))
+    with open_container(root) as container:
+        name = min(container.files)
+        (root / name).unlink()
+        os.mkfifo(root / name)
+        with pytest.raises(DataError, match="is not a regular file any more; remove it"):
+            container.read(name)
+
+
+def test_a_file_that_grows_is_not_read_beyond_the_limit(tmp_path, monkeypatch):
+    root = write_folder(tmp_path / "data", digit_files(4))
+    monkeypatch.setattr(archives, "MAX_FILE_BYTES", 2**20)
+    with open_container(root) as container:
+        name = min(container.files)
+        os.truncate(root / name, 2**27)  # no more on the disk than before
+        tracemalloc.start()
+        try:
+            with pytest.raises(DataError, match="has grown beyond 1048576 bytes, the limit for one file"):
+                container.read(name)
+            assert tracemalloc.get_traced_memory()[1] < 2**23
+        finally:
+            tracemalloc.stop()
 
 
 def test_the_cache_is_readable_as_the_umask_has_it(tmp_path):
