@@ -86,13 +86,13 @@ def score_parts(logits: Tensor, target: Tensor) -> ScoreParts:
 def parts_of(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The four parts, in the order of `ScoreParts`, of logits in any type: a block of rows is in float64 at a time."""
     temperature = temperature_of(logits, labels)
-    parts: list[Tensor] = []
+    parts = torch.zeros(4, dtype=torch.float64, device=logits.device)
     for block, own in _with_labels(logits, labels):
         values = block.double()
         raw, scaled = values.log_softmax(1), (values / temperature).log_softmax(1)
         means = [nll_of(raw, own), brier_of(raw.exp(), own), nll_of(scaled, own), brier_of(scaled.exp(), own)]
-        parts.append(torch.stack(means) * (len(own) / len(labels)))
-    nll, brier, best_nll, best_brier = torch.stack(parts).sum(0)
+        parts += torch.stack(means) * (len(own) / len(labels))
+    nll, brier, best_nll, best_brier = parts
     if bool(best_nll > nll):  # all rows right: the rule of succession keeps it from being the smallest
         best_nll, best_brier = nll, brier
     return nll - best_nll, best_nll, brier - best_brier, best_brier
