@@ -56,8 +56,10 @@ def test_reports_of_any_store_never_touch_the_network(tmp_path, monkeypatch, dat
 
     monkeypatch.setattr(datasets, "load_dataset", asked)
     store = Store(tmp_path / "store")
+    mistake = {"index": [0], "label": [0], "predicted": [1]}
+    wrong = {name: np.array(of, dtype=np.uint16) for name, of in mistake.items()} | {"confidence": np.ones(1)}
     for spec in make_specs(2, data=data, model="mlp"):
-        store.write(spec, RunResult(metrics={"accuracy": 0.5}, data={"train": "0", "test": "1"}))
+        store.write(spec, RunResult(metrics={"accuracy": 0.5}, data={"train": "0", "test": "1"}, predictions=wrong))
     gence("show", str(store.root))
     gence("report", str(store.root), "--out", str(tmp_path / "out"))
     assert (tmp_path / "out" / "report.html").is_file()
