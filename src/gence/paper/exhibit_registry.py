@@ -20,7 +20,7 @@ from gence.paper.exhibit_table import Drawing, exhibit_table
 from gence.paper.records import is_ours, measure
 
 _FOLDERS = ("gence.paper.exhibits", "gence.paper.studies", "gence.paper.studies.small")
-SHARED = ("evidence", "transfer_evidence", "transfer_grid", "transfer_runs", "cell_study")
+SHARED = ("evidence", "transfer_evidence", "transfer_grid", "transfer_runs")
 """Files of these folders that declare no entries; showing records must not import those of them that load torch."""
 
 

@@ -17,7 +17,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from gence.lab.store.environment import MACHINE, is_alive, process_identity
 
@@ -161,7 +161,7 @@ def frame_as_csv(frame: pd.DataFrame) -> str:
             texts.isetitem(at, safe)
     # Only with both characters in the line end is a text quoted that has either; "\n" alone ends our lines.
     lines = _Lines()
-    texts.to_csv(lines, index=False, lineterminator="\r\n")
+    texts.to_csv(cast(Any, lines), index=False, lineterminator="\r\n")
     return "".join(lines.written)
 
 
