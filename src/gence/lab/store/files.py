@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import io
 import json
 import os
 import re
@@ -17,7 +18,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from gence.lab.store.environment import MACHINE, is_alive, process_identity
 
@@ -141,15 +142,11 @@ def spreadsheet_text(text: str) -> str:
     return text
 
 
-class _Lines:
+class _Lines(io.StringIO):
     """Takes rows that end in CR LF, and has them with LF."""
 
-    def __init__(self) -> None:
-        self.written: list[str] = []
-
     def write(self, row: str) -> int:
-        self.written.append(row.removesuffix("\r\n") + "\n")
-        return len(row)
+        return super().write(row.removesuffix("\r\n") + "\n")
 
 
 def frame_as_csv(frame: pd.DataFrame) -> str:
@@ -161,8 +158,8 @@ def frame_as_csv(frame: pd.DataFrame) -> str:
             texts.isetitem(at, safe)
     # Only with both characters in the line end is a text quoted that has either; "\n" alone ends our lines.
     lines = _Lines()
-    texts.to_csv(cast(Any, lines), index=False, lineterminator="\r\n")
-    return "".join(lines.written)
+    texts.to_csv(lines, index=False, lineterminator="\r\n")
+    return lines.getvalue()
 
 
 def remove(path: Path) -> None:
