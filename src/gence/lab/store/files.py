@@ -89,9 +89,12 @@ def replace_file(path: Path, data: bytes | Iterable[bytes]) -> None:
     temporary = _written_beside(path, data)
     try:
         temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise explain(error, path) from error
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise explain(error, path) from error
+        raise  # Ctrl-C
     _flush_folder(path.parent)
 
 
