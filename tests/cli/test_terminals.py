@@ -116,6 +116,24 @@ with shown_plainly(), ended_by_signals():
     assert signal.Signals[name] + 128 == code
 
 
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_signal_in_whose_place_a_library_raises_an_error_of_its_own_is_not_lost(name, code):
+    done = started(
+        f"""
+import os, signal, time
+from gence.cli.terminal import ended_by_signals, shown_plainly
+
+with shown_plainly(), ended_by_signals():
+    try:
+        os.kill(os.getpid(), signal.{name})
+        time.sleep(60)
+    except BaseException:
+        raise TypeError("could not determine the shape") from None  # as torch does of a tensor that it is to make
+"""
+    )
+    assert (done.returncode, done.stderr) == (code, "")
+
+
 def test_a_ctrl_c_while_python_ends_is_no_traceback():
     done = started(f"import atexit, os, signal; atexit.register(os.kill, os.getpid(), signal.SIGINT); {VERSION}")
     assert (done.returncode, done.stderr) == (0, "")
