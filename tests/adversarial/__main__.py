@@ -29,7 +29,7 @@ HARNESSES = {
     "archives": ("files.archives", "archive_case", 1, 25),
     "images": ("files.images", "image_case", 1, 40),
     "models": ("files.models", "model_case", 1, 10),
-    "tables": ("files.tables", "table_case", 1, 40),
+    "tables": ("files.tables", "table_case", 1, 20),
     "names": ("files.names", "name_case", 2, 1),
     "signals": ("process", "signal_case", 4, 2),
     "starts": ("process", "fresh_case", 3, 0),

@@ -119,6 +119,24 @@ with shown_plainly(), ended_by_signals():
     assert signal.Signals[name] + 128 == code
 
 
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_signal_in_whose_place_a_library_raises_an_error_of_its_own_is_not_lost(name, code):
+    done = started(
+        f"""
+import os, signal, time
+from gence.cli.terminal import ended_by_signals, shown_plainly
+
+with shown_plainly(), ended_by_signals():
+    try:
+        os.kill(os.getpid(), signal.{name})
+        time.sleep(60)
+    except BaseException:
+        raise TypeError("could not determine the shape") from None  # as torch does of a tensor that it is to make
+"""
+    )
+    assert (done.returncode, done.stderr) == (code, "")
+
+
 ENDS = "import sys; sys.argv = ['gence', 'version']; import atexit, os, signal; "
 ENDS += "atexit.register(os.kill, os.getpid(), signal.SIGINT); "
 INSTALLED = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["scripts"]["gence"]

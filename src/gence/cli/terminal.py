@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from rich.console import Console
     from rich.table import Table as RichTable
 
@@ -141,9 +143,11 @@ def ended_by_signals() -> Iterator[None]:
     """Let SIGTERM end any command as Ctrl-C does, with its files cleared away; exit codes are 143 and 130.
 
     Python ignores an exception that is raised in a finaliser or a callback, and with it the signal. Here such a signal
-    is sent again a moment later, and no traceback is printed.
+    is sent again a moment later, and no traceback is printed. Compiled libraries may raise an error of their own in its
+    place: then the signal, not that error, ends the command.
     """
-    before = sys.unraisablehook
+    before, usual = sys.unraisablehook, signal.getsignal(signal.SIGINT)
+    interrupts: list[int] = []
 
     def hook(ignored: sys.UnraisableHookArgs) -> None:
         numbers = {KeyboardInterrupt: signal.SIGINT, SystemExit: signal.SIGTERM}
@@ -155,12 +159,27 @@ def ended_by_signals() -> Iterator[None]:
         again.daemon = True
         again.start()
 
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        interrupts.append(number)
+        signal.default_int_handler(number, frame)
+
+    own = usual is signal.default_int_handler and threading.current_thread() is threading.main_thread()
     sys.unraisablehook = hook
+    if own:  # a Ctrl-C that a shell has its background jobs ignore stays ignored
+        signal.signal(signal.SIGINT, interrupt)
     try:
-        with cleared_on_sigterm():
-            yield
+        with cleared_on_sigterm() as end_if_asked:
+            try:
+                yield
+            except Exception as error:
+                end_if_asked()
+                if interrupts:
+                    raise KeyboardInterrupt from error
+                raise
     finally:
         sys.unraisablehook = before
+        if own:
+            signal.signal(signal.SIGINT, usual)
 
 
 @contextmanager

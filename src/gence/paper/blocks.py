@@ -200,6 +200,25 @@ def registry_table() -> str:
     return markdown_table(["name", "title", "loss of a row with label y", "properties", "source"], lines, "lllll")
 
 
+def attack_table(record: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return a Markdown table: what the attack tried, how often, what it found, and what tries it again.
+
+    Args:
+        record: each harness's counts, as `python -m tests.adversarial --out FILE` writes them.
+
+    >>> tables = {"what": "A damaged table.", "cases": 1200, "failures": [], "seed": 7}
+    >>> print(attack_table({"tables": tables}))
+    | name | what is tried | cases | failures | first seed |
+    | --- | --- | ---: | ---: | ---: |
+    | `tables` | A damaged table | 1,200 | 0 | 7 |
+    """
+    lines = [
+        [f"`{name}`", own["what"].rstrip("."), f"{own['cases']:,}", str(len(own["failures"])), str(own["seed"])]
+        for name, own in record.items()
+    ]
+    return markdown_table(["name", "what is tried", "cases", "failures", "first seed"], lines, "llrrr")
+
+
 _BLOCK = re.compile(r"(?P<head><!-- generated: (?P<name>\S+) -->\n)(?P<body>.*?)(?P<tail><!-- end -->)", re.DOTALL)
 _LEFT_OUT = ("both_hot_ms", "forward_cold_ms", "backward_cold_ms")  # in the record; too much for a page
 NOTHING = "No records have been rendered into this file yet.\n"
@@ -215,7 +234,8 @@ def renderers(store: Store, bench: Path) -> dict[str, Renderer]:
     `agreement` that of the page of the paper;
     `measured` and `measured_ece` are what the store holds, one line per cell;
     `losses` is the registry; `speed` is the loss's cost, one line per shape; `bench-NAME` is the table of the rows in
-    `NAME.json` of the folder of benchmarks, where small studies lie too.
+    `NAME.json` of the folder of benchmarks, where small studies lie too; `attack` is what `make attack` tried, from
+    `attack.json` beside that folder.
 
     Args:
         store: where the records of the paper are.
@@ -234,6 +254,9 @@ def renderers(store: Store, bench: Path) -> dict[str, Renderer]:
     found["does_it_help"] = lambda: f"\n{does_it_help_table(store)}\n"
     found["decision_guide"] = lambda: f"\n{decision_guide(store)}\n"
     found["losses"] = lambda: f"\n{registry_table()}\n\n"
+    attack = bench.parent / "attack.json"
+    if attack.exists():
+        found["attack"] = lambda: f"\n{attack_table(json.loads(attack.read_text()))}\n\n"
     if (bench / "loss.json").exists():
         found["speed"] = lambda: f"\n{speed_table(bench / 'loss.json')}\n"
     for path in sorted(bench.glob("*.json")):
