@@ -42,7 +42,7 @@ def measured(arguments: list[str], folder: Path, *, stop_after: float | None = N
         if stop_after is not None:
             time.sleep(stop_after)
             began = time.perf_counter()
-            process.send_signal(signal.SIGTERM)
+            os.kill(process.pid, signal.SIGTERM)  # send_signal would take the status of a process that is done
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - began
     process.returncode = os.waitstatus_to_exitcode(status)
