@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gence.cli.options import FeatureColumns, LabelColumn, OodLabel, TextColumn
-from gence.cli.terminal import cleared_on_sigterm
 
 if TYPE_CHECKING:
     from gence.lab.data import CheckReport
@@ -63,8 +62,7 @@ def register(app: typer.Typer) -> None:
             )
         for note in left_out_notes(source, data_dir):
             typer.echo(f"note: {note}", err=True)
-        with cleared_on_sigterm():
-            splits = load(source, image_size=image_size, data_dir=data_dir, cache_dir=cache_dir, progress=True)
+        splits = load(source, image_size=image_size, data_dir=data_dir, cache_dir=cache_dir, progress=True)
         for part in (splits.train, splits.test):
             typer.echo(PartReport.of(part).in_words())
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gence.cli.options import DATA_HELP, Device, Ood, read_sources
-from gence.cli.terminal import check_out, cleared_on_sigterm, is_interactive
+from gence.cli.terminal import check_out, is_interactive
 
 if TYPE_CHECKING:
     from gence.lab.data import ImageSet
@@ -99,14 +99,12 @@ def register(app: typer.Typer) -> None:
         if is_row_model(model):
             head = load_row_model(model)
             check_adjustments(head, offset, calibrated)
-            with cleared_on_sigterm():
-                count = write_row_predictions(head, folder, out, offset=offset, calibrated=calibrated)
+            count = write_row_predictions(head, folder, out, offset=offset, calibrated=calibrated)
             typer.echo(f"{count} rows predicted; the probabilities are in {out}")
             return
         trained = load_model(model, device, own_code=own_code)
         check_adjustments(trained, offset, calibrated)
-        with cleared_on_sigterm():
-            count = write_predictions(trained, folder, out, offset=offset, calibrated=calibrated, progress=True)
+        count = write_predictions(trained, folder, out, offset=offset, calibrated=calibrated, progress=True)
         typer.echo(f"{count} images predicted; the probabilities are in {out}")
 
     @app.command()

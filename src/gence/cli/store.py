@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gence.cli.terminal import check_out, cleared_on_sigterm
+from gence.cli.terminal import check_out
 
 if TYPE_CHECKING:
     from gence.lab.store import Store
@@ -107,8 +107,7 @@ def register(app: typer.Typer) -> None:
         if to.suffix not in writers:
             raise ValueError(f"{to} ends in {to.suffix or 'nothing'!r}; expected a file that ends in .csv or .parquet")
         check_out("the target", to)
-        with cleared_on_sigterm():
-            count = writers[to.suffix](to)
+        count = writers[to.suffix](to)
         typer.echo(f"wrote {count} rows to {to}")
 
     @group.command()
