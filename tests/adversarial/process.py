@@ -25,7 +25,7 @@ from PIL import Image
 
 from tests.adversarial.zygote import THREADS, Child, zygote
 
-MAIN = "gence.cli:main"
+MAIN = "gence.__main__:run"
 CPU = ("--device", "cpu")
 GRID = """
 [base]
@@ -303,7 +303,7 @@ def main_on_full_stdout() -> None:
 
 
 def _main() -> None:
-    from gence.cli import main
+    from gence.__main__ import run as main
 
     sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "wb", closefd=False)), encoding="utf-8")
 

@@ -524,7 +524,7 @@ def odd_case(rng: random.Random, place: Path) -> str:
     _complete(root, "blobs", undisturbed("blobs"))
     for command in (["store", "check", "--", str(root)], ["show", "--", str(root)]):
         if rng.random() < 0.25:
-            child = zygote().run("gence.cli:main", argv=command, cwd=place, encoding=rng.choice(("utf-8", "ascii")))
+            child = zygote().run("gence.__main__:run", argv=command, cwd=place, encoding=rng.choice(("utf-8", "ascii")))
             assert child.code == 0, child.output + child.errors
             assert "Traceback" not in child.errors
     return kind
