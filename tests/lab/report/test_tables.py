@@ -4,6 +4,7 @@ import csv
 import io
 
 import pandas as pd
+import pytest
 from rich.console import Console
 
 from gence.lab.report.frame import Setting
@@ -80,6 +81,17 @@ def test_markdown_latex_csv_and_terminal_show_the_same_rows():
     assert "*" not in table.csv()
 
 
+@pytest.mark.parametrize("name", ["a\rb", "a\r", "a\r\n", "a\nb", 'a"b,c'])
+def test_no_line_end_in_a_name_tears_a_row(name):
+    table = Table(name="t", caption="c", columns=(name, "n"), rows=(Row(cells=(Cell(text=name, value=name),) * 2),))
+    text = table.csv()
+    assert list(csv.reader(io.StringIO(text, newline=""))) == [[name, "n"], [name, name]]
+    assert "\r\n" not in text.replace(name, "")
+    rows, before = table.markdown().partition("\n\n")[0], table.latex().partition("\\midrule\n")[2]
+    assert len(rows.splitlines()) == 3
+    assert len(before.partition("\\bottomrule")[0].splitlines()) == 1
+
+
 def test_names_cannot_break_out_of_a_table():
     table = Table(name="t", caption="c", columns=("x",), rows=(Row(cells=(Cell(text=NASTY, value=NASTY),)),))
     line = table.markdown().splitlines()[2]
@@ -87,7 +99,7 @@ def test_names_cannot_break_out_of_a_table():
     assert line.replace(r"\|", "").count("|") == 2
     latex = table.latex()
     assert r"a|b *c* \textless{}script\textgreater{} \$x\_1\$ \& 50\% \textbackslash{} \{y\}" in latex
-    assert list(csv.reader(io.StringIO(table.csv())))[1] == [NASTY]
+    assert list(csv.reader(io.StringIO(table.csv(), newline="")))[1] == [NASTY]
     console = Console(file=io.StringIO(), width=100)
     console.print(Table(name="t", caption="[red]c", columns=("[b]",), rows=()).rich())
     assert "[b]" in console.file.getvalue()

@@ -13,7 +13,7 @@ from gence.lab.data import DataError, load
 from gence.lab.models import create_model
 from gence.lab.train.checkpoint import read_tensors, write_tensors
 from gence.lab.train.cohort import train_cohort
-from gence.lab.train.saved.judge import evaluate_model
+from gence.lab.train.saved.judge import evaluate_model, images_to_judge
 from gence.lab.train.saved.network import TrainedModel, load_model
 from gence.lab.train.saved.predict import predict_folder, write_predictions
 from tests.lab.small_runs import small_spec, write_images
@@ -187,6 +187,22 @@ def test_images_that_are_not_square_are_predicted_in_their_own_shape(tmp_path):
     assert found[1].shape == (7, 3)
     with pytest.raises(ValueError, match=r"images: shape \(6, 1, 20, 20\) was given, \(n, 1, 20, 12\) expected"):
         model.logits(torch.zeros(6, 1, 20, 20, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize("parts", [("",), ("train", "test")])
+def test_images_that_are_not_square_are_judged_in_the_shape_of_the_network(tmp_path, parts):
+    for i, part in enumerate(parts):
+        write_images(tmp_path / "data" / part, {"a": 3, "b": 3, "c": 3}, mode="L", size=48, seed=i)
+    model = TrainedModel(
+        create_model("small_cnn", num_classes=3, in_channels=1, image_size=20, seed=0).eval(), small_spec("ce", n=40),
+        ("a", "b", "c"), (1, 20, 12), torch.tensor([0.5]), torch.tensor([0.25]), None,
+    )  # fmt: skip
+    judged = images_to_judge(model, str(tmp_path / "data"))
+    assert judged.images.shape == (9, 1, 20, 12)
+    (predicted,) = predict_folder(model, tmp_path / "data" / parts[-1])
+    torch.testing.assert_close(model.probabilities(judged.images), predicted[1])
+    metrics = evaluate_model(model, str(tmp_path / "data"), [str(tmp_path / "data" / parts[-1])])
+    assert metrics["accuracy"] == float((predicted[1].argmax(1) == judged.labels).float().mean())
 
 
 @pytest.mark.parametrize("seed", range(60))

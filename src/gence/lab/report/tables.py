@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gence.lab.report.frame import Setting, TunedBefore, best_losses, cells, is_uneven, losses_in, ood_sets
 from gence.lab.report.style import MAIN, SHOWN, Quantity, auroc_of, loss_title, reference_title
 from gence.lab.report.verdict import MetricVerdict, Verdict
-from gence.lab.store import spreadsheet_text
+from gence.lab.store import rows_as_csv, spreadsheet_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,11 +84,7 @@ class Table:
 
     def csv(self) -> str:
         """Return the table as CSV, with the texts as they are shown, but for the minus, which is one that parses."""
-        buffer = io.StringIO()
-        writer = csv.writer(buffer, lineterminator="\n")
-        writer.writerow(self.columns)
-        writer.writerows([cell.plain() for cell in row.cells] for row in self.rows)
-        return buffer.getvalue()
+        return rows_as_csv([self.columns, *([cell.plain() for cell in row.cells] for row in self.rows)])
 
     def rich(self, *, bold: bool = True) -> RichTable:
         """Return the table for a terminal.
@@ -359,13 +353,13 @@ def _markdown_text(text: str) -> str:
     """Return text that Markdown shows as it is: names come from folders, and may hold anything."""
     for character in "\\`*_[]|~#":
         text = text.replace(character, "\\" + character)
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\n", " ")
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\n", " ").replace("\r", " ")
 
 
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
-    "±": r"$\pm$", "−": "$-$", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "“": "``", "”": "''", "\n": " ",
+    "±": r"$\pm$", "−": "$-$", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "“": "``", "”": "''", "\n": " ", "\r": " ",
 }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         create_file,
         frame_as_csv,
         replace_file,
+        rows_as_csv,
         spreadsheet_text,
         temporary_path,
         writing_file,

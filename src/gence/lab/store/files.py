@@ -7,6 +7,7 @@ at any moment leaves at worst a temporary file, which no reader looks at and `St
 from __future__ import annotations
 
 import contextlib
+import csv
 import errno
 import hashlib
 import io
@@ -148,8 +149,20 @@ def spreadsheet_text(text: str) -> str:
 class _Lines(io.StringIO):
     """Takes rows that end in CR LF, and has them with LF."""
 
+    # Only with both characters in the line end is a text quoted that has either; "\n" alone ends our lines.
     def write(self, row: str) -> int:
         return super().write(row.removesuffix("\r\n") + "\n")
+
+
+def rows_as_csv(rows: Iterable[Iterable[object]]) -> str:
+    r"""Return rows as CSV, with lines that end in \n.
+
+    >>> rows_as_csv([["loss", "n"], ["a\rb", 1]])
+    'loss,n\n"a\rb",1\n'
+    """
+    lines = _Lines()
+    csv.writer(lines, lineterminator="\r\n").writerows(rows)
+    return lines.getvalue()
 
 
 def frame_as_csv(frame: pd.DataFrame) -> str:
@@ -159,7 +172,6 @@ def frame_as_csv(frame: pd.DataFrame) -> str:
         if str(kind).startswith(("object", "str")):
             safe = [spreadsheet_text(cell) if isinstance(cell, str) else cell for cell in texts.iloc[:, at]]
             texts.isetitem(at, safe)
-    # Only with both characters in the line end is a text quoted that has either; "\n" alone ends our lines.
     lines = _Lines()
     texts.to_csv(lines, index=False, lineterminator="\r\n")
     return lines.getvalue()

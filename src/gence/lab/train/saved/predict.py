@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
 
 import numpy as np
 import torch
@@ -23,7 +20,7 @@ from gence.lab.data import (
     open_container,
     size_like,
 )
-from gence.lab.store import spreadsheet_text, writing_file
+from gence.lab.store import rows_as_csv, spreadsheet_text, writing_file
 from gence.lab.train.saved.network import TrainedModel
 
 _CHUNK = 1000  # images decoded and predicted at a time, so that a folder of any size fits into memory
@@ -86,16 +83,6 @@ def write_predictions(
     return write_probabilities(out, "file", model.classes, found)
 
 
-@dataclass(frozen=True)
-class _Lines:
-    """Takes rows that end in CR LF, and writes them with LF."""
-
-    file: TextIO
-
-    def write(self, row: str) -> int:
-        return self.file.write(row.removesuffix("\r\n") + "\n")
-
-
 def write_probabilities(
     out: Path, first: str, classes: Sequence[str], predicted: Iterable[tuple[Sequence[str], Tensor]]
 ) -> int:
@@ -105,14 +92,13 @@ def write_probabilities(
         writing_file(out) as part,
         part.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file,
     ):
-        # With both characters in its line end, Python quotes a name that has either of them; "\n" alone ends our lines.
-        writer = csv.writer(_Lines(file), lineterminator="\r\n")
-        writer.writerow([first, "predicted", "confidence", *(f"p_{name}" for name in classes)])
+        file.write(rows_as_csv([[first, "predicted", "confidence", *(f"p_{name}" for name in classes)]]))
         for names, probs in predicted:
             for name, row in zip(names, probs.tolist(), strict=True):
                 best = max(range(len(row)), key=row.__getitem__)
                 shown = [f"{value:.6g}" for value in row]
-                writer.writerow([spreadsheet_text(name), spreadsheet_text(classes[best]), shown[best], *shown])
+                known = spreadsheet_text(name), spreadsheet_text(classes[best]), shown[best]
+                file.write(rows_as_csv([[*known, *shown]]))
             count += len(names)
     return count
 
