@@ -16,6 +16,7 @@ from gence.lab.train.cohort import train_cohort
 from gence.lab.train.saved.judge import evaluate_model, images_to_judge
 from gence.lab.train.saved.network import TrainedModel, load_model
 from gence.lab.train.saved.predict import predict_folder, write_predictions
+from gence.metrics import classification_metrics
 from tests.lab.small_runs import small_spec, write_images
 
 
@@ -202,7 +203,9 @@ def test_images_that_are_not_square_are_judged_in_the_shape_of_the_network(tmp_p
     (predicted,) = predict_folder(model, tmp_path / "data" / parts[-1])
     torch.testing.assert_close(model.probabilities(judged.images), predicted[1])
     metrics = evaluate_model(model, str(tmp_path / "data"), [str(tmp_path / "data" / parts[-1])])
-    assert metrics["accuracy"] == float((predicted[1].argmax(1) == judged.labels).float().mean())
+    expected = classification_metrics(predicted[1].log(), judged.labels)
+    assert metrics["nll"] == pytest.approx(expected["nll"])
+    assert metrics["accuracy"] == pytest.approx(expected["accuracy"])
 
 
 @pytest.mark.parametrize("seed", range(60))
