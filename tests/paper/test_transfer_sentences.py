@@ -52,13 +52,18 @@ def test_on_a_pretrained_encoder_gence_brings_no_accuracy() -> None:
     groups = {name: found for name, found in regimes().items() if name.startswith("Balanced")}
     found = evidence(CELLS, groups, all_lines(), "accuracy")
     for line in ("gence", "anchored"):
-        assert abs(mean(settings, line)) < 0.2, line
+        assert abs(mean(settings, line)) < 0.3, line
         assert all(one.verdict < 1 for (_, name), one in found.items() if name == line)
+    behind = [mean([one], "gence") for one in settings]
+    assert len(settings) == 37
+    assert round(min(behind)) == -10
+    assert sorted(behind)[1] > -2
     many = [one for one in settings if SOURCES[one.source].classes > 10]
     lines = [line for line in all_lines() if line.name in ("mae", "brier", "generalized_ce")]
-    for (_, name), one in evidence(CELLS, {"many": many}, lines, "accuracy").items():
-        assert one.verdict == -1, name
-        assert one.mean < -3, name
+    found = {name: one for (_, name), one in evidence(CELLS, {"many": many}, lines, "accuracy").items()}
+    assert all(one.verdict == -1 for one in found.values())
+    assert max(found["mae"].mean, found["brier"].mean) < -8
+    assert round(found["generalized_ce"].mean) == -3
 
 
 def test_under_imbalance_corrections_for_the_prior_gain() -> None:
@@ -67,8 +72,10 @@ def test_under_imbalance_corrections_for_the_prior_gain() -> None:
     for line in ("logit_adjusted", "resampled", "class_weights", "anchor_uniform"):
         assert found["", line].verdict == 1, line
     assert max(found, key=lambda key: found[key].mean) == ("", "logit_adjusted")
-    assert found["", "gence"].mean < 1
-    assert found["", "anchor_uniform_1"].mean < 0
+    assert round(found["", "gence"].mean) == 1
+    assert 0 < found["", "anchor_uniform_1"].mean - found["", "gence"].mean < 0.5
+    ece = evidence(CELLS, {"": settings}, PARTS["tail"].all_lines, "ece")
+    assert ece["", "anchor_uniform_1"].verdict == 1
 
 
 def test_logistic_regression_agrees_with_the_full_batch_in_every_setting() -> None:
@@ -87,15 +94,16 @@ def test_logistic_regression_agrees_with_the_full_batch_in_every_setting() -> No
     )
 
 
-def test_nothing_remains_of_gences_calibration_after_temperature_scaling() -> None:
+def test_little_remains_of_gences_calibration_after_temperature_scaling() -> None:
     cells = after_calibration.GRID.records(STORE).read()
     if after_calibration.REMAINS not in shown("after_calibration", STORE)[1]:
         pytest.skip("too few settings are recorded")
-    for metric in ("ece", "nll"):
-        found = after_calibration.against_ce(cells, metric, "calibrated/")
-        for line in ("gence", "anchored"):
-            assert found[line].verdict == 0, (metric, line)
-            assert metric == "nll" or abs(100 * found[line].mean) < 0.5, line
+    found = after_calibration.against_ce(cells, "ece", "calibrated/")
+    assert (found["anchored"].verdict, found["gence"].verdict) == (-1, 0)
+    assert f"{-100 * found['anchored'].mean:.1f} points below" in after_calibration.REMAINS
+    assert f"plain GenCE {-100 * found['gence'].mean:.1f} points, which is not" in after_calibration.REMAINS
+    nll = after_calibration.against_ce(cells, "nll", "calibrated/")
+    assert nll["anchored"].verdict == nll["gence"].verdict == 0
 
 
 @pytest.fixture(scope="module")
@@ -116,8 +124,8 @@ def pooled() -> dict[tuple[str, int], dict[str, float]]:
 
 
 def test_with_an_anchor_of_2_unlabelled_rows_help_where_labels_are_fewest(pooled) -> None:
-    assert all(one["anchor_2_u500"] > max(0.0, one["anchor_2"]) for one in pooled.values())
-    for place, said in ((("cifar10", 1), "2.4"), (("sign-digits", 1), "1.4"), (("cifar10", 20), "0.1")):
+    assert all(one["anchor_2_u500"] > max(0.0, one["anchor_2"]) for (_, size), one in pooled.items() if size < 5)
+    for place, said in ((("cifar10", 1), "4.1"), (("sign-digits", 1), "2.4"), (("cifar10", 20), "0.6")):
         assert f"{pooled[place]['anchor_2_u500']:.1f}" == said
         assert said in unlabelled.FINDINGS[0]
     cells = unlabelled.GRID.records(STORE).read()
@@ -132,11 +140,11 @@ def test_with_an_anchor_of_a_tenth_a_gradient_through_unlabelled_rows_does_harm(
     pools = [f"anchor_0.1_u{pool}" for pool in unlabelled.POOLS]
     there = [(one, pool) for one in pooled.values() for pool in pools if pool in one]
     losses = [one["anchor_0.1"] - one[pool] for one, pool in there]
-    assert (round(min(losses)), round(max(losses))) == (8, 51)
-    assert "by 8 to 51 points" in unlabelled.FINDINGS[1]
+    assert (round(min(losses)), round(max(losses))) == (26, 58)
+    assert "by 26 to 58 points" in unlabelled.FINDINGS[1]
     changes = [one[f"{pool}_detached"] - one["anchor_0.1"] for one in pooled.values() for pool in pools if pool in one]
-    assert f"{max(map(abs, changes)):.1f}" == "2.4"
-    assert "by 2.4 points at most" in unlabelled.FINDINGS[1]
+    assert f"{max(map(abs, changes)):.1f}" == "1.2"
+    assert "by 1.2 points at most" in unlabelled.FINDINGS[1]
 
 
 def test_with_an_anchor_of_1_unlabelled_rows_change_nothing(pooled) -> None:
