@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import shutil
@@ -19,6 +18,10 @@ from tests.interpreter import patch_language_once
 # Workers run side by side; more than one thread each makes them slower, and sums depend on the number of threads.
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
+
+# A shell's background ignores Ctrl-C, and the processes that tests start would inherit that.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if os.environ.get("TRITON_INTERPRET") == "1":
     patch_language_once()
@@ -55,14 +58,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _seed() -> None:
     torch.manual_seed(0)
     random.seed(0)
-
-
-@pytest.fixture(autouse=True)
-def _hears_ctrl_c() -> None:
-    """Processes that tests start inherit an ignored SIGINT: of a shell's background, or left by a command run here."""
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        with contextlib.suppress(ValueError):  # not in the main thread
-            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="module")

@@ -347,7 +347,7 @@ def check_contrastive(rng: random.Random) -> None:
 
 
 def case(rng: random.Random, place: Path) -> str:
-    """One case; returns its kind."""
+    """A random call of a random loss: value, gradient, transforms, writes and threads against loops in float64."""
     del place
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "gen_cross_entropy on one row")
@@ -374,7 +374,7 @@ STEPS = 1000
 
 
 def steps_case(rng: random.Random, place: Path) -> str:
-    """A thousand steps of a loss with its monitor: memory and open files are what they were after the first of them."""
+    """1,000 steps of a loss with its monitor: memory and open files stay what they were after the first of them."""
     del place
     generator = torch.Generator().manual_seed(rng.getrandbits(40))
     name, K = rng.choice(["gence", "gence", *OF_ANY_SIZE]), rng.randint(2, 20)
@@ -400,7 +400,10 @@ def steps_case(rng: random.Random, place: Path) -> str:
 
 
 def interpreted_case(rng: random.Random, place: Path) -> str:
-    """A case of the Triton kernels; in a process whose environment has TRITON_INTERPRET=1."""
+    """A random call of GenCE's Triton kernels in Triton's interpreter, against the same loops.
+
+    In a process whose environment has TRITON_INTERPRET=1.
+    """
     del place
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -508,7 +508,7 @@ CHECKS: dict[Callable[[random.Random], str], int] = {
 
 
 def case(rng: random.Random, place: Path) -> str:
-    """One case; returns its kind."""
+    """A metric, calibrator or detector on random or degenerate predictions, against loops of its own."""
     del place
     check = rng.choices(list(CHECKS), list(CHECKS.values()))[0]
     with warnings.catch_warnings():

@@ -409,7 +409,7 @@ def check_sampler(rng: random.Random) -> str:
 
 
 def case(rng: random.Random, place: Path) -> str:
-    """One case; returns its kind."""
+    """A batch in parts (micro-batches, 2 or 3 ranks, two passes, running marginals, samplers) against the whole one."""
     del place
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "gen_cross_entropy on one row")

@@ -166,7 +166,7 @@ def _sound(folder: Path) -> None:
 
 
 def fresh_case(rng: random.Random, place: Path) -> str:
-    """The same with a process that starts from nothing: signals reach it while it imports, too."""
+    """A signal at a random moment in a command that starts from nothing, so that some come while it imports."""
     name = rng.choice(
         ("show", "store check", "data list", "version", "store pack", "data check", "train", "run", "predict")
     )

@@ -43,6 +43,7 @@ def generative(problem: Problem) -> tuple[list[float], float]:
     rows = {i: problem.logits[i] for i in targets}
     everything = [*rows.values(), *problem.context]
     sums = {i: log_sum_exp(row) for i, row in rows.items()}
+    context_sums = [log_sum_exp(row) for row in problem.context]  # once, not per class: rows may be long
     losses, largest, divergence = [0.0] * len(problem.logits), 1.0, 0.0
     mass = [math.fsum(t[k] for t in targets.values()) for k in range(len(problem.weight))]
     whole = math.fsum(mass)
@@ -58,7 +59,8 @@ def generative(problem: Problem) -> tuple[list[float], float]:
             continue
         # The class's largest logit is taken off first, so that a mask by a huge number swallows no digits.
         of_row = {i: rows[i][k] - top - sums[i] for i in rows}
-        log_s = log_sum_exp([*of_row.values(), *(row[k] - top - log_sum_exp(row) for row in problem.context)])
+        of_context = [row[k] - top - own for row, own in zip(problem.context, context_sums, strict=True)]
+        log_s = log_sum_exp([*of_row.values(), *of_context])
         buried = log_s + top < HUGE
         for i, t in targets.items():
             if t[k]:

@@ -6,6 +6,7 @@ run, none is there twice, none is ever replaced, and what is damaged is named by
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import functools
@@ -68,7 +69,7 @@ def killed_case(rng: random.Random, place: Path) -> str:
         assert zygote().wait(child) in (0, 3), child.errors[-2000:]
     assert last.code == 0, last.output + last.errors[-2000:]
     _same_as_before(root, seen)
-    _complete(root, kind)
+    _complete(root, kind, undisturbed(kind))
     return f"{kind} killed {KILLS} times" + (", processes" if engine == "processes" else "")
 
 
@@ -98,7 +99,7 @@ def _same_as_before(root: Path, seen: dict[str, bytes]) -> None:
     assert report.ok, report.problems
 
 
-def _complete(root: Path, kind: str) -> None:
+def _complete(root: Path, kind: str, truth_at: Path) -> None:
     """The store has what an undisturbed grid has: no more, no less, nothing twice."""
     store = Store(root)
     report = store.check(remove_leftovers=True)
@@ -111,7 +112,7 @@ def _complete(root: Path, kind: str) -> None:
     assert packed <= len(wanted)
     assert report.sound == len(wanted)
     assert not report.notes, report.notes
-    truth = undisturbed(kind)
+    truth = true_runs(truth_at)
     for spec in wanted:
         same_result(store.read(spec.key).result, truth[spec.key][0])
         same_arrays(store.predictions(spec.key), truth[spec.key][1])
@@ -163,13 +164,20 @@ def specs_of(kind: str) -> list[RunSpec]:
 
 
 @functools.cache
-def undisturbed(kind: str) -> dict[str, tuple[RunResult, dict[str, Any] | None]]:
-    """What each run gives when nobody disturbs it."""
-    with tempfile.TemporaryDirectory(prefix="attack-undisturbed-") as folder:
-        child = zygote().run(_GRID, str(Path(folder) / "store"), {"kind": kind}, cwd=Path(folder))
-        assert child.code == 0, child.errors
-        store = Store(Path(folder) / "store")
-        return {key: (store.read(key).result, store.predictions(key)) for key in sorted(store.keys())}
+def undisturbed(kind: str) -> Path:
+    """A store of what each run gives when nobody disturbs it."""
+    folder = Path(tempfile.mkdtemp(prefix="attack-undisturbed-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    child = zygote().run(_GRID, str(folder / "store"), {"kind": kind}, cwd=folder)
+    assert child.code == 0, child.errors
+    return folder / "store"
+
+
+@functools.cache
+def true_runs(root: Path) -> dict[str, tuple[RunResult, dict[str, Any] | None]]:
+    """What lies in a store, by key."""
+    store = Store(root)
+    return {key: (store.read(key).result, store.predictions(key)) for key in sorted(store.keys())}
 
 
 def grid(root: Path, kind: str = "blobs", **options: Any) -> RunReport:
@@ -203,14 +211,16 @@ def full_disk_case(rng: random.Random, place: Path) -> str:
     disk.mkdir()
     kind = rng.choice(("blobs", "blobs", "digits"))
     size = rng.randrange(8, 160)
-    child = zygote().run("tests.adversarial.store:on_small_disk", str(disk), kind, size, cwd=place)
+    child = zygote().run(
+        "tests.adversarial.store:on_small_disk", str(disk), kind, size, str(undisturbed(kind)), cwd=place
+    )
     if child.code == 77:
         return "mounting is not permitted here"
     assert child.code == 0, child.output + child.errors[-3000:]
     return child.output.split()[-1]
 
 
-def on_small_disk(disk: str, kind: str, size: int) -> None:
+def on_small_disk(disk: str, kind: str, size: int, truth_at: str) -> None:
     """In a child: the grid on a disk of some kilobytes, then on one large enough, then on one that is read-only."""
     if not _own_mounts() or not _mount(disk, f"size={size}k"):
         sys.exit(77)
@@ -231,7 +241,7 @@ def on_small_disk(disk: str, kind: str, size: int) -> None:
     assert _mount(disk, "size=20m", remount=True)
     assert grid(root, kind).complete
     _same_as_before(root, seen)
-    _complete(root, kind)
+    _complete(root, kind, Path(truth_at))
     assert _mount(disk, "", remount=True, read_only=True)
     try:
         grid(root, kind)
@@ -270,8 +280,6 @@ def _mount(disk: str, options: str, *, remount: bool = False, read_only: bool = 
 def _template() -> Path:
     """A store of the twelve runs, made once."""
     folder = Path(tempfile.mkdtemp(prefix="attack-template-"))
-    import atexit
-
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     os.environ.pop("EPOCH_S", None)
     assert grid(folder / "store").complete
@@ -381,7 +389,7 @@ def record_case(rng: random.Random, place: Path) -> str:
     if form != "loose":
         Store(store).pack()
         if form == "mixed":
-            for path in [path for path in (_template() / "records").rglob("*.json") if rng.random() < 0.5]:
+            for path in [path for path in sorted((_template() / "records").rglob("*.json")) if rng.random() < 0.5]:
                 target = store / path.relative_to(_template())
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(path.read_bytes())
@@ -402,7 +410,7 @@ def record_case(rng: random.Random, place: Path) -> str:
 
 
 def _readers_tell_the_truth(rng: random.Random, root: Path) -> None:
-    truth = undisturbed("blobs")
+    truth = true_runs(undisturbed("blobs"))
     store = Store(root)
     try:
         report, keys = store.check(), store.keys()
@@ -507,13 +515,13 @@ def odd_case(rng: random.Random, place: Path) -> str:
     report = grid(root, stale_after_s=0.3)
     assert report.complete, report
     assert time.monotonic() - begun < 60
-    _complete(root, "blobs")
+    _complete(root, "blobs", undisturbed("blobs"))
     store = Store(root)
     out = place / "out.csv"
     assert store.export_csv(out) == 12
     store.pack()
     assert not Store(place / "merged").merge(store).damaged
-    _complete(root, "blobs")
+    _complete(root, "blobs", undisturbed("blobs"))
     for command in (["store", "check", "--", str(root)], ["show", "--", str(root)]):
         if rng.random() < 0.25:
             child = zygote().run("gence.cli:main", argv=command, cwd=place, encoding=rng.choice(("utf-8", "ascii")))

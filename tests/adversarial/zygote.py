@@ -32,12 +32,17 @@ _HEAVY = (
     "matplotlib.backends.backend_agg",
     "matplotlib.figure",
     "pandas",
+    "pydantic.type_adapter",
     "pyarrow.csv",
     "pyarrow.parquet",
     "rich.progress",
     "safetensors.torch",
     "scipy.stats",
     "sklearn.datasets",
+    "timm",
+    "torch._dynamo",
+    "typer._adapters",
+    "typer._click",
 )
 
 _LEFT_OUT = ("triton", "fused_norm", "integrations", "sklearn", "__main__")
@@ -79,6 +84,7 @@ class Zygote:
             stdout=subprocess.PIPE,
             text=True,
             env=environment,
+            cwd=Path(__file__).parents[2],  # where ``tests`` is found, wherever the first case has gone
         )
         self._words = tempfile.TemporaryDirectory(prefix="attack-words-")
         self._count = 0

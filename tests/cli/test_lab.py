@@ -18,7 +18,7 @@ from gence.cli.terminal import cleared_on_sigterm, shown_plainly
 from gence.cli.train import folder_beside
 from gence.lab.data import load
 from gence.lab.store.store import Store
-from gence.lab.train.predict import load_model
+from gence.lab.train.saved.network import load_model
 
 QUICK = ["--n", "40", "--set", "recipe.epochs=2", "--device", "cpu"]
 

@@ -56,8 +56,10 @@ def test_reports_of_any_store_never_touch_the_network(tmp_path, monkeypatch, dat
 
     monkeypatch.setattr(datasets, "load_dataset", asked)
     store = Store(tmp_path / "store")
+    mistake = {"index": [0], "label": [0], "predicted": [1]}
+    wrong = {name: np.array(of, dtype=np.uint16) for name, of in mistake.items()} | {"confidence": np.ones(1)}
     for spec in make_specs(2, data=data, model="mlp"):
-        store.write(spec, RunResult(metrics={"accuracy": 0.5}, data={"train": "0", "test": "1"}))
+        store.write(spec, RunResult(metrics={"accuracy": 0.5}, data={"train": "0", "test": "1"}, predictions=wrong))
     gence("show", str(store.root))
     gence("report", str(store.root), "--out", str(tmp_path / "out"))
     assert (tmp_path / "out" / "report.html").is_file()
@@ -73,7 +75,7 @@ def test_evaluate_asks_before_it_downloads_what_a_model_names(tmp_path, monkeypa
     monkeypatch.setenv("GENCE_CACHE", str(tmp_path / "empty"))
     message = gence("evaluate", model, "--device", "cpu", code=2)
     assert message.startswith("the model was trained on cifar10, which is not on this machine; add --data cifar10 to")
-    monkeypatch.setattr("gence.cli.train.is_interactive", lambda: True)
+    monkeypatch.setattr("gence.cli.saved.is_interactive", lambda: True)
     assert "Download it? [y/N]" in gence("evaluate", model, "--device", "cpu", code=1, answer="n\n")
     assert len(requests) == 1
     assert "40 images were evaluated" in gence("evaluate", model, "--device", "cpu", answer="y\n")

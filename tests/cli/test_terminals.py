@@ -6,10 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from gence._version import __version__
+from gence.cli import main
 from gence.lab.store.record import RunResult
 from gence.lab.store.store import Store
 from tests.lab.small_runs import small_spec
@@ -116,6 +119,27 @@ with shown_plainly(), ended_by_signals():
     assert signal.Signals[name] + 128 == code
 
 
-def test_a_ctrl_c_while_python_ends_is_no_traceback():
-    done = started(f"import atexit, os, signal; atexit.register(os.kill, os.getpid(), signal.SIGINT); {VERSION}")
-    assert (done.returncode, done.stderr) == (0, "")
+ENDS = "import sys; sys.argv = ['gence', 'version']; import atexit, os, signal; "
+ENDS += "atexit.register(os.kill, os.getpid(), signal.SIGINT); "
+INSTALLED = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["scripts"]["gence"]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "from {} import {} as run; run()".format(*INSTALLED.split(":")),
+        "import runpy; runpy.run_module('gence', run_name='__main__')",
+    ],
+    ids=["installed", "module"],
+)
+def test_a_ctrl_c_while_python_ends_is_no_traceback(entry):
+    done = started(ENDS + entry, stdout=subprocess.PIPE)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", f"{__version__}\n")
+
+
+def test_called_as_a_function_it_leaves_ctrl_c_as_it_was(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["gence", "version"])
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(SystemExit):
+        main()
+    assert signal.getsignal(signal.SIGINT) == before != signal.SIG_IGN

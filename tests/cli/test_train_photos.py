@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from gence.cli.app import create_app
 from gence.lab.data import DataError
 from gence.lab.store.store import Store
-from gence.lab.train.predict import load_model
+from gence.lab.train.saved.network import load_model
 from tests.lab.small_runs import write_images
 
 QUICK = ["--recipe", "tiny", "--set", "recipe.epochs=1", "--device", "cpu"]

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -35,6 +36,30 @@ def parent(pid: int) -> int | None:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except FileNotFoundError:
         return None
+
+
+def dashboard_hosts() -> list[str]:
+    """What the dashboards that this process started are bound to."""
+    hosts = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = path.read_text().split("\0")
+            if any(word.endswith("dashboard.py") for word in words) and parent(int(path.parent.name)) == os.getpid():
+                hosts += [word.removeprefix("--host=") for word in words if word.startswith("--host=")]
+    return hosts
+
+
+def connects(address: str, **changes: str) -> bool:
+    """Whether another process can join a cluster and have work done."""
+    code = "import ray, sys; ray.init(sys.argv[1], log_to_driver=False); print(ray.get(ray.remote(lambda: 7).remote()))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, address],
+        env={**os.environ, **changes},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout == "7\n"
 
 
 def main() -> None:
@@ -83,7 +108,16 @@ def main() -> None:
     ray.shutdown()
     cluster.shutdown()
     RayEngine(num_cpus=1).capacity("cpu")  # a new cluster here
-    seen |= {"mode": os.environ.get("RAY_AUTH_MODE")}
+    address = ray.get_runtime_context().gcs_address
+    seen |= {
+        "mode": os.environ.get("RAY_AUTH_MODE"),
+        "dashboards": dashboard_hosts(),
+        "connects": [
+            connects(address),
+            connects(address, RAY_AUTH_TOKEN="0" * 64),
+            connects(address, RAY_AUTH_MODE="disabled"),
+        ],
+    }
     ray.shutdown()
     print(json.dumps({"done": len(report.done), "already": len(report.skipped), "failed": report.failed,
                       "left": len(report.left), "nodes": nodes, **seen}))  # fmt: skip

@@ -55,6 +55,7 @@ def check(logits, target, upstream, context=None, **arguments):
 def small_blocks(monkeypatch):
     monkeypatch.setattr(cpu, "BLOCK_BYTES", 400)
     monkeypatch.setattr(cpu_small, "SMALL", 0)
+    monkeypatch.setattr(cpu, "ONE_BLOCK", 0)
 
 
 CASES = list(

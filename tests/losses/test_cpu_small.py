@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch.testing import assert_close
 
 import gence
@@ -64,3 +65,67 @@ def test_leaves_what_is_not_finite_to_the_general_path(value: float) -> None:
     loss.backward()
     by_plain.backward()
     assert_close(found.grad, expected.grad, equal_nan=True)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("shape", [(40, 7), (30, 300), (2, 128)], ids=str)
+def test_the_recommended_call_equals_the_plain_formula(
+    shape: tuple[int, int], dtype: torch.dtype, reduction: str
+) -> None:
+    n, K = shape
+    z, y = (3 * torch.randn(shape)).to(dtype).requires_grad_(), torch.randint(0, K, (n,))
+    loss = small_loss(z, y, None, reduction, anchor=0.1)
+    assert loss is not None
+    assert loss.dtype == dtype
+    exact = z.detach().double().requires_grad_()
+    with gence.set_backend("torch"):
+        expected = gence.gen_cross_entropy(exact, y, anchor=0.1, reduction=reduction)
+    tolerance = {torch.float64: 1e-12, torch.float32: 5e-6, torch.float16: 2e-3, torch.bfloat16: 1e-2}[dtype]
+    assert_close(loss.double(), expected, rtol=tolerance, atol=tolerance)
+    for factor in (1.0, -3.0):  # a second backward pass begins anew
+        (found,) = torch.autograd.grad(loss, z, torch.tensor(factor, dtype=dtype), retain_graph=True)
+        (true,) = torch.autograd.grad(expected, exact, torch.tensor(factor).double(), retain_graph=True)
+        assert found.dtype == dtype
+        assert_close(found.double(), true, rtol=tolerance, atol=tolerance)
+
+
+def test_the_recommended_call_keeps_its_promises_to_autograd() -> None:
+    z, y = torch.randn(6, 4, dtype=torch.float64, requires_grad=True), torch.tensor([0, 1, 2, 3, 0, 1])
+
+    def loss(values: torch.Tensor) -> torch.Tensor:
+        return gence.gen_cross_entropy(values, y, anchor=0.3)
+
+    assert torch.autograd.gradgradcheck(loss, z)
+    (expected,) = torch.autograd.grad(loss(z), z)
+    with torch.autograd.graph.save_on_cpu():
+        kept = loss(z)
+    assert_close(torch.autograd.grad(kept, z)[0], expected)
+    recomputed = torch.utils.checkpoint.checkpoint(loss, z, use_reentrant=False)
+    assert_close(torch.autograd.grad(recomputed, z)[0], expected)
+    value = loss(z)
+    many = torch.autograd.grad(value, z, torch.tensor([1.0, 2.0]).double(), is_grads_batched=True)[0]
+    assert_close(many, torch.stack([expected, 2 * expected]))
+    used = loss(z)
+    used.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        used.backward()
+    changed, labels = z.detach().clone().requires_grad_(), y.clone()
+    value = gence.gen_cross_entropy(changed, labels, anchor=0.3)
+    labels.copy_(labels.flip(0))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        value.backward()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), -1e9])
+def test_the_recommended_call_leaves_masked_classes_to_the_general_path(value: float) -> None:
+    z, y = torch.randn(5, 3), torch.tensor([1, 0, 1, 1, 0])
+    z[:, 2] = value
+    assert small_loss(z, y, None, "mean", anchor=0.1) is None
+    found, exact = z.clone().requires_grad_(), z.double().requires_grad_()
+    loss = gence.gen_cross_entropy(found, y, anchor=0.1)
+    with gence.set_backend("torch"):
+        expected = gence.gen_cross_entropy(exact, y, anchor=0.1)
+    assert_close(loss.double(), expected, equal_nan=True, rtol=1e-5, atol=1e-6)
+    gradients = torch.autograd.grad(loss, found)[0], torch.autograd.grad(expected, exact)[0]
+    assert_close(gradients[0].double(), gradients[1], equal_nan=True, rtol=1e-5, atol=1e-6)

@@ -6,20 +6,22 @@ from torch.testing import assert_close
 
 import gence
 from gence.losses.backends import cpu, cpu_small
-from gence.losses.backends.dispatch import Call, _usual_on_cpu
+from gence.losses.backends.dispatch import _usual_on_cpu
 
 
-@pytest.fixture(params=["small", "blocks"])
+@pytest.fixture(params=["small", "one block", "blocks"])
 def size(request, monkeypatch):
+    if request.param != "small":
+        monkeypatch.setattr(cpu_small, "SMALL", 0)
     if request.param == "blocks":
         monkeypatch.setattr(cpu, "BLOCK_BYTES", 400)
-        monkeypatch.setattr(cpu_small, "SMALL", 0)
+        monkeypatch.setattr(cpu, "ONE_BLOCK", 0)
     return request.param
 
 
 def usual_loss(logits, labels, ignore_index, reduction):
     """The loss by the short way; None where the table is asked."""
-    return _usual_on_cpu(Call(logits, labels, None, ignore_index, reduction, 0.0, 0.0, None, None))
+    return _usual_on_cpu(logits, labels, None, ignore_index, reduction, 0.0, 0.0, None)
 
 
 def reference(logits, labels, reduction):
@@ -125,3 +127,15 @@ def test_strided_logits(size):
         found, expected = z.clone().requires_grad_(), z.detach().requires_grad_()
         pairs = [torch.autograd.grad(usual_loss(values, y, -100, "mean"), values)[0] for values in (found, expected)]
         assert_close(*pairs)
+
+
+@pytest.mark.parametrize("anchor", [0.0, 0.1, 1.0, 2.5])
+@pytest.mark.parametrize("factor", [1.0, -3.0, 1e30])
+def test_an_anchored_gradient_of_any_steepness(size, anchor, factor):
+    z, y = 20 * torch.randn(20, 5), torch.arange(20) % 5
+    found, exact = z.clone().requires_grad_(), z.double().requires_grad_()
+    (ours,) = torch.autograd.grad(gence.gen_cross_entropy(found, y, anchor=anchor), found, torch.tensor(factor))
+    with gence.set_backend("torch"):
+        loss = gence.gen_cross_entropy(exact, y, anchor=anchor)
+    (true,) = torch.autograd.grad(loss, exact, torch.tensor(factor).double())
+    assert_close(ours.double() / factor, true / factor, rtol=1e-4, atol=1e-6)

@@ -68,6 +68,46 @@ def test_a_class_masked_in_every_row_keeps_float64s_digits(backend, n, K, by, ki
     assert_close(a.grad.double(), b.grad, rtol=0, atol=1e-5 * b.grad.abs().max().item())
 
 
+@pytest.mark.parametrize("by", [-9e3, -1e9])
+@pytest.mark.parametrize("kind", ["smoothed", "label", "probabilities"])
+@pytest.mark.parametrize("anchor", [0.0, 0.1])
+@pytest.mark.parametrize("sizes", [(7, 5), (1, 0, 11)], ids=["two", "an_empty_one"])
+def test_parts_of_a_batch_keep_float64s_digits_of_a_masked_class(by, kind, anchor, sizes):
+    K, n = 6, sum(sizes)
+    z, y, context = torch.randn(n, K) * 2, torch.arange(n) % K, torch.randn(3, K)
+    z[:, MASKED] = context[:, MASKED] = by
+    smoothing = 0.1 if kind == "smoothed" else 0.0
+    y[y == MASKED] = MASKED + (kind == "smoothed")
+    shares = torch.nn.functional.one_hot(y, K)
+    target = shares.float() if kind == "probabilities" else y
+    criterion = gence.GenCELoss(anchor=anchor, label_smoothing=smoothing, reduction="sum")
+    a, c = z.clone().requires_grad_(), context.clone().requires_grad_()
+    marginal = criterion.batch_marginal()
+    pieces = list(zip(a.split(sizes), target.split(sizes), [c, None, None], strict=False))
+    for rows, own, more in pieces:
+        marginal.update(rows, own, more)
+    loss = sum(criterion(rows, own, marginal=marginal, context=more) for rows, own, more in pieces)
+    loss.backward()
+    b, d = z.double().requires_grad_(), context.double().requires_grad_()
+    with gence.set_backend("torch"):
+        expected = gen_cross_entropy(
+            b, shares.double(), reduction="sum", label_smoothing=smoothing, anchor=anchor, context=d
+        )
+    expected.backward()
+    assert_close(loss.double(), expected, rtol=1e-5, atol=0)
+    for found, exact in ((a.grad, b.grad), (c.grad, d.grad)):
+        assert_close(found.double(), exact, rtol=0, atol=1e-5 * b.grad.abs().max().item())
+
+
+def test_a_masked_class_with_mass_is_refused_where_the_marginal_is_kept_in_float32():
+    z, y = torch.randn(8, 5), torch.arange(8) % 3
+    z[:, MASKED] = -1e9
+    with pytest.raises(ValueError, match=r"input: all rows mask class 3 by a huge number.*logits in float64"):
+        gen_cross_entropy(z, y, label_smoothing=0.1, marginal=gence.RunningMarginal(5))
+    gen_cross_entropy(z, y, marginal=gence.RunningMarginal(5))  # nobody gives the class any mass
+    gen_cross_entropy(z.double(), y, label_smoothing=0.1, marginal=gence.RunningMarginal(5).double())
+
+
 @pytest.mark.parametrize("backend", ["auto", "torch"])
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 @pytest.mark.parametrize("n", [12, 300])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -93,6 +96,21 @@ def test_many_classes_are_solved_without_a_matrix_of_their_square(drift: float, 
     monkeypatch.setattr("gence.losses.drift.offset._BLOCK_ON_CPU", 7_000)  # blocks of some rows
     torch.testing.assert_close(marginal_offset(logits), dense, atol=1e-5, rtol=0)
     assert float(((logits + marginal_offset(logits)).softmax(1).mean(0) - 1 / 400).abs().max()) <= 1e-9
+
+
+def test_thousands_of_classes_take_the_memory_of_their_logits() -> None:
+    code = """
+import resource, torch
+from gence import marginal_offset
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+marginal_offset(torch.randn(9, 2100))
+before = peak()
+marginal_offset(torch.randn(300, 5000) + 2 * torch.randn(5000))
+print(peak() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 100, "a matrix of 5000 x 5000 numbers takes 190 MiB"
 
 
 def test_one_class_needs_no_offset() -> None:

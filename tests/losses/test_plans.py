@@ -7,7 +7,13 @@ import torch
 
 triton = pytest.importorskip("triton", minversion="3.6")
 
-from gence.losses.backends.triton import plans as usual_call  # noqa: E402
+from gence.losses.backends.triton import (  # noqa: E402
+    backward,
+    forward,
+    operator,
+    plans as usual_call,
+)
+from gence.losses.backends.triton.layout import INDEX, MEAN, SUM, Operands  # noqa: E402
 from gence.losses.targets import prepare_rows  # noqa: E402
 
 
@@ -92,6 +98,45 @@ def test_rows_have_one_buffer_and_both_ways_to_launch_find_its_parts(n, whole, c
     assert stats.numel() == 4 * n
     assert not sums[: plan.classes_at].any()
     assert sums.data_ptr() < classes.data_ptr() < stats.data_ptr()
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"smoothing": 0.1}, {"anchor": 0.3}, {"anchor": 0.3, "prior": True}, {"smoothing": 0.1, "anchor": 0.3}],
+    ids=str,
+)
+@pytest.mark.parametrize("n", [6, 300])
+def test_it_launches_what_the_general_call_does_with_the_same_arguments(n, settings, reduction, monkeypatch):
+    """The arguments are listed in both places, for speed: here they are held against each other, by name."""
+    smoothing, anchor = settings.get("smoothing", 0.0), settings.get("anchor", 0.0)
+    logits, labels = torch.randn(n, 61 if n > 6 else 5, requires_grad=True), torch.zeros(n, dtype=torch.long)
+    prior = torch.full((logits.shape[1],), 1 / logits.shape[1]) if "prior" in settings else None
+    rows = prepare_rows(logits, labels, None, -100, reduction, smoothing)
+    launches: list[tuple] = []
+
+    def launch(kernel, programs, warps, key, args, *_, **__):
+        launches.append((kernel, programs, warps, dict(zip(kernel.arg_names, args, strict=True))))
+
+    for module in (usual_call, forward, backward):
+        monkeypatch.setattr(module, "launch", launch)
+    plan = usual_call.plan_of(rows, anchor, prior)
+    torch.autograd.grad(plan.apply(logits, labels, prior, plan), logits)
+    usual, launches = launches, []
+    kind = MEAN if reduction == "mean" else SUM
+    operands = Operands(INDEX, rows.index, None, None, None, prior, anchor, -100, kind, smoothing, torch.float32)
+    torch.autograd.grad(operator.eager_loss(rows, operands, None), logits)
+    assert [launched[:3] for launched in usual] == [launched[:3] for launched in launches]
+    for (kernel, *_, ours), (*_, theirs) in zip(usual, launches, strict=True):
+        for name, own in ours.items():
+            if own is None or name == "counter_at":  # what no kernel reads, and where in a buffer of its own
+                continue
+            if isinstance(own, torch.Tensor):
+                assert theirs[name].dtype == own.dtype, (kernel, name)
+                inputs = (logits.data_ptr(), labels.data_ptr(), 0 if prior is None else prior.data_ptr())
+                assert own.data_ptr() not in inputs or own.data_ptr() == theirs[name].data_ptr(), (kernel, name)
+            else:
+                assert (type(own), own) == (type(theirs[name]), theirs[name]), (kernel, name)
 
 
 def test_sums_in_a_fixed_order_are_left_to_the_general_call():

@@ -1,6 +1,8 @@
 """Accuracy, likelihood and Brier score: by hand, against scikit-learn, and for what they refuse."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -165,3 +167,19 @@ def test_cuda_gives_what_the_cpu_gives(sample):
     on_gpu = classification_metrics(logits.cuda(), target.cuda())
     for name, value in classification_metrics(logits, target).items():
         assert_close(on_gpu[name], value, rtol=1e-10, atol=1e-12)
+
+
+def test_many_classes_take_little_memory_beside_their_logits():
+    code = """
+import resource, torch
+from gence.metrics import classification_metrics, marginal_divergence
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+logits, target = torch.randn(4_000, 10_000), torch.arange(4_000)
+before = peak()
+marginal_divergence(logits, torch.full((10_000,), 1e-4))
+classification_metrics(logits, target)
+print(peak() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 120, "megabytes; in float64 the logits would take 305"

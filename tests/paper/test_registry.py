@@ -13,7 +13,7 @@ from gence.lab.store.record import RunResult
 from gence.lab.store.store import Store
 from gence.paper import exhibits, studies
 from gence.paper.blocks import filled, renderers
-from gence.paper.exhibit_registry import entries, load_exhibit, shown
+from gence.paper.exhibit_registry import SHARED, entries, load_exhibit, shown
 from gence.paper.exhibits_page import render_page
 from tests.paper.commands import invoke
 
@@ -108,6 +108,19 @@ def test_two_entries_of_one_name_are_an_error(one_file) -> None:
     (one_file / "again.py").write_text(ONE_FILE)
     with pytest.raises(ValueError, match="two entries are called 'digits'"):
         entries()
+
+
+def test_a_file_without_entries_says_what_to_do(one_file) -> None:
+    (one_file / "of_digits.py").write_text('"""Nothing to show."""')
+    with pytest.raises(ValueError, match=r"of_digits declares no ENTRIES; give it some, or list it in .*\.SHARED"):
+        entries()
+
+
+def test_what_is_shared_is_there_and_declares_nothing() -> None:
+    folder = Path(studies.__file__).parent
+    for name in SHARED:
+        (file,) = folder.rglob(f"{name}.py")
+        assert "\nENTRIES" not in file.read_text()
 
 
 def test_names_are_in_the_order_of_the_page() -> None:

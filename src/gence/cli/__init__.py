@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
 import sys
 
 
@@ -22,6 +20,3 @@ def main() -> None:
             create_app()()
     except KeyboardInterrupt:  # while the first imports are made
         sys.exit(130)
-    finally:
-        with contextlib.suppress(ValueError):  # not in the main thread
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # what is left is Python's end: a Ctrl-C would be a traceback

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gence._version import __version__
-from gence.cli import bench, compare, data, paper, store, sweep, train
+from gence.cli import bench, compare, data, paper, saved, store, sweep, train
 
 
 def create_app() -> typer.Typer:
@@ -19,7 +19,7 @@ def create_app() -> typer.Typer:
         pretty_exceptions_enable=False,
         add_completion=False,
     )
-    for group in (compare, train, data, sweep, store, paper, bench):
+    for group in (compare, train, saved, data, sweep, store, paper, bench):
         group.register(app)
 
     @app.callback()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gence.cli.options import read_names, read_settings
+from gence.cli.options import Device, read_names, read_settings
 from gence.cli.terminal import check_out
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from gence.lab.bench import Shape
 
 _Out = Annotated[Path | None, typer.Option(help="Write the record to this file, too (JSON).")]
-_Device = Annotated[str, typer.Option(help="Compute on auto, cpu, cuda or cuda:1.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -55,7 +54,7 @@ def register(app: typer.Typer) -> None:
         usual: Annotated[
             bool, typer.Option("--usual/--no-usual", help="Also time one run with DataLoader and per-image transforms.")
         ] = True,
-        device: _Device = "auto",
+        device: Device = "auto",
         out: _Out = None,
     ) -> None:
         """Time a training step per run, in cohorts of several sizes, data and augmentation included.
@@ -115,7 +114,7 @@ def register(app: typer.Typer) -> None:
         repeats: Annotated[
             int, typer.Option(min=1, help="On a CPU, repeat the measurement this often and keep the median ratio.")
         ] = 1,
-        device: _Device = "auto",
+        device: Device = "auto",
         out: _Out = None,
     ) -> None:
         """Time GenCE against cross-entropy, forward and backward, for several numbers of rows and classes.

@@ -13,6 +13,12 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperArgument, TyperCommand
 
+DATA_HELP = (
+    "Read a named data set (gence data list), a folder or archive of images (one folder per class), hf:OWNER/NAME, "
+    "or a table (CSV, Parquet, .npz)."
+)
+Ood = Annotated[list[str] | None, typer.Option(help="Out-of-distribution images or rows (repeatable).")]
+Device = Annotated[str, typer.Option(help="Compute on auto, cpu, cuda or cuda:1.")]
 TextColumn = Annotated[str | None, typer.Option(help="Read texts from this column of a table. Default: recognised.")]
 LabelColumn = Annotated[str | None, typer.Option(help="Read labels from this column of a table. Default: recognised.")]
 FeatureColumns = Annotated[

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gence.cli.options import GRIDS, CommandOfNames, print_skipped, read_names, refuse_options
+from gence.cli.options import GRIDS, CommandOfNames, Device, print_skipped, read_names, refuse_options
 from gence.cli.store import store_at
 from gence.cli.terminal import exit_if_interrupted, failure_lines, interruption_told, table_console
 
@@ -36,7 +36,6 @@ _Workers = Annotated[
     int | None, typer.Option(help="Train in this many processes, with --engine processes. Default: one per GPU.")
 ]
 _CohortSize = Annotated[str, typer.Option(help="Train at most this many runs side by side, or auto.")]
-_Device = Annotated[str, typer.Option(help="Compute on auto, cpu, cuda or cuda:1.")]
 _Compile = Annotated[
     bool, typer.Option("--compile/--no-compile", help="Compile the networks (GPU): for those without fused norms.")
 ]
@@ -65,7 +64,7 @@ def register(app: typer.Typer) -> None:
         engine: _Engine = "local",
         workers: _Workers = None,
         cohort_size: _CohortSize = "auto",
-        device: _Device = "auto",
+        device: Device = "auto",
         compile: _Compile = False,
         predictions: _Predictions = True,
         retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Retry failed runs.")] = False,
@@ -149,7 +148,7 @@ def register(app: typer.Typer) -> None:
         engine: _Engine = "local",
         workers: _Workers = None,
         cohort_size: _CohortSize = "auto",
-        device: _Device = "auto",
+        device: Device = "auto",
         compile: _Compile = False,
     ) -> None:
         """Tune every loss of a cell with the same number of trials, on a held-out part of its training set.

@@ -6,8 +6,9 @@ weights mean the same thing for all (spec, section 4).
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from gence.losses import _checks, contrastive
 from gence.losses.targets import (
+    Rows,
     Target,
     check_call,
     compute_dtype,
@@ -42,7 +44,8 @@ def cross_entropy(
     """
     # PyTorch adds 0 times infinity for a class at -inf that a row names with probability 0, or smooths with weight 0.
     if not isinstance(target, Tensor) or target.is_floating_point() or (weight is not None and label_smoothing != 0):
-        return cost_of_log_probs(torch.neg, input, target, weight, ignore_index, reduction, label_smoothing)
+        rows = prepare_rows(input, target, weight, ignore_index, reduction, label_smoothing)
+        return cost_of_log_probs(torch.neg, rows)
     check_call(input, target, weight, ignore_index, reduction, label_smoothing)
     dtype = compute_dtype(input)  # PyTorch sums half types as they are on a CPU, where float16 overflows
     loss = F.cross_entropy(
@@ -70,9 +73,8 @@ def mae_loss(
     >>> float(gence.mae_loss(torch.zeros(1, 4), torch.tensor([2])))
     1.5
     """
-    return cost_of_log_probs(
-        lambda log_p: -2 * log_p.expm1(), input, target, weight, ignore_index, reduction, label_smoothing
-    )
+    rows = prepare_rows(input, target, weight, ignore_index, reduction, label_smoothing)
+    return cost_of_log_probs(lambda log_p: -2 * log_p.expm1(), rows)
 
 
 def brier_loss(
@@ -114,9 +116,8 @@ def generalized_cross_entropy(
     >>> torch.testing.assert_close(gence.generalized_cross_entropy(z, y, q=1.0), gence.mae_loss(z, y) / 2)
     """
     _checks.check_q(q)
-    return cost_of_log_probs(
-        lambda log_p: -(q * log_p).expm1() / q, input, target, weight, ignore_index, reduction, label_smoothing
-    )
+    rows = prepare_rows(input, target, weight, ignore_index, reduction, label_smoothing)
+    return cost_of_log_probs(lambda log_p: -(q * log_p).expm1() / q, rows)
 
 
 def focal_loss(
@@ -146,7 +147,8 @@ def focal_loss(
         near, far = torch.where(small, u, 0.0), torch.where(small, 1.0, u)  # the branch not taken stays finite
         return torch.where(small, near ** (gamma + 1), (-(-far).expm1()) ** gamma * far)
 
-    return cost_of_log_probs(cost, input, target, weight, ignore_index, reduction, label_smoothing)
+    rows = prepare_rows(input, target, weight, ignore_index, reduction, label_smoothing)
+    return cost_of_log_probs(cost, rows)
 
 
 def logit_adjusted_loss(
@@ -219,53 +221,43 @@ def directions(values: Tensor) -> Tensor:
     return values / length.masked_fill(length == 0, 1.0)
 
 
-def cost_of_log_probs(
-    cost: Callable[[Tensor], Tensor],
-    input: Tensor,
-    target: Target,
-    weight: Tensor | None,
-    ignore_index: int,
-    reduction: str,
-    label_smoothing: float,
-) -> Tensor:
+def cost_of_log_probs(cost: Callable[[Tensor], Tensor], rows: Rows) -> Tensor:
     """A loss that is ``cost(log p_k)`` for class k."""
-    rows = prepare_rows(input, target, weight, ignore_index, reduction, label_smoothing)
-    losses = target_sum(rows, rows.values().log_softmax(1), cost)  # (n,)
-    return reduce_rows(rows, losses)
+    return reduce_rows(rows, target_sum(rows, rows.values().log_softmax(1), cost))
 
 
 class LikeCrossEntropy(nn.CrossEntropyLoss):
-    """Constructor and call that the modules below share."""
+    """A function of a batch as a module, whose own parameters are attributes of the module under their names."""
 
-    def _common(self) -> tuple[Tensor | None, int, str, float]:
-        return self.weight, self.ignore_index, self.reduction, self.label_smoothing
+    function: ClassVar[Callable[..., Tensor]]
+    own: ClassVar[tuple[str, ...]]
+
+    def __init_subclass__(cls, *, function: Callable[..., Tensor] | None = None, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if function is not None:
+            cls.function = staticmethod(function)
+            parameters = inspect.signature(function).parameters.values()
+            cls.own = tuple(one.name for one in parameters if one.kind is one.KEYWORD_ONLY)
+
+    def forward(self, input: Tensor, target: Target) -> Tensor:
+        """The loss of a batch."""
+        own = {name: getattr(self, name) for name in self.own}
+        return self.function(input, target, self.weight, self.ignore_index, self.reduction, self.label_smoothing, **own)
 
 
-class CrossEntropyLoss(LikeCrossEntropy):
+class CrossEntropyLoss(LikeCrossEntropy, function=cross_entropy):
     """``nn.CrossEntropyLoss`` that also takes :class:`TwoHot` targets; see :func:`cross_entropy`."""
 
-    def forward(self, input: Tensor, target: Target) -> Tensor:
-        """The loss of a batch."""
-        return cross_entropy(input, target, *self._common())
 
-
-class MAELoss(LikeCrossEntropy):
+class MAELoss(LikeCrossEntropy, function=mae_loss):
     """Mean absolute error on probabilities; see :func:`mae_loss`."""
 
-    def forward(self, input: Tensor, target: Target) -> Tensor:
-        """The loss of a batch."""
-        return mae_loss(input, target, *self._common())
 
-
-class BrierLoss(LikeCrossEntropy):
+class BrierLoss(LikeCrossEntropy, function=brier_loss):
     """Squared error on probabilities; see :func:`brier_loss`."""
 
-    def forward(self, input: Tensor, target: Target) -> Tensor:
-        """The loss of a batch."""
-        return brier_loss(input, target, *self._common())
 
-
-class GeneralizedCrossEntropyLoss(LikeCrossEntropy):
+class GeneralizedCrossEntropyLoss(LikeCrossEntropy, function=generalized_cross_entropy):
     """Between cross-entropy and MAE; see :func:`generalized_cross_entropy`."""
 
     def __init__(self, *args: Any, q: float = 0.7, **kwargs: Any) -> None:
@@ -273,12 +265,8 @@ class GeneralizedCrossEntropyLoss(LikeCrossEntropy):
         _checks.check_q(q)
         self.q = q
 
-    def forward(self, input: Tensor, target: Target) -> Tensor:
-        """The loss of a batch."""
-        return generalized_cross_entropy(input, target, *self._common(), q=self.q)
 
-
-class FocalLoss(LikeCrossEntropy):
+class FocalLoss(LikeCrossEntropy, function=focal_loss):
     """Cross-entropy with easy examples weighted down; see :func:`focal_loss`."""
 
     def __init__(self, *args: Any, gamma: float = 2.0, **kwargs: Any) -> None:
@@ -286,12 +274,8 @@ class FocalLoss(LikeCrossEntropy):
         _checks.check_gamma(gamma)
         self.gamma = gamma
 
-    def forward(self, input: Tensor, target: Target) -> Tensor:
-        """The loss of a batch."""
-        return focal_loss(input, target, *self._common(), gamma=self.gamma)
 
-
-class LogitAdjustedLoss(LikeCrossEntropy):
+class LogitAdjustedLoss(LikeCrossEntropy, function=logit_adjusted_loss):
     """Cross-entropy for long tails; see :func:`logit_adjusted_loss`."""
 
     prior: Tensor | None
@@ -302,27 +286,15 @@ class LogitAdjustedLoss(LikeCrossEntropy):
         self.register_buffer("prior", prior)
         self.tau = tau
 
-    def forward(self, input: Tensor, target: Target) -> Tensor:
-        """The loss of a batch."""
-        return logit_adjusted_loss(input, target, *self._common(), prior=self.prior, tau=self.tau)
 
-
-class CosineLoss(LikeCrossEntropy):
+class CosineLoss(LikeCrossEntropy, function=cosine_loss):
     """Angle between outputs and one-hot target; see :func:`cosine_loss`."""
 
-    def forward(self, input: Tensor, target: Target) -> Tensor:
-        """The loss of a batch."""
-        return cosine_loss(input, target, *self._common())
 
-
-class SupConLoss(LikeCrossEntropy):
+class SupConLoss(LikeCrossEntropy, function=contrastive.supcon_loss):
     """Supervised contrastive loss on **embeddings**, not logits; see :func:`supcon_loss`."""
 
     def __init__(self, *args: Any, temperature: float = 0.1, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         _checks.check_temperature(temperature)
         self.temperature = temperature
-
-    def forward(self, input: contrastive.Embeddings | Tensor, target: Tensor) -> Tensor:
-        """The loss of a batch of embeddings."""
-        return contrastive.supcon_loss(input, target, *self._common(), temperature=self.temperature)

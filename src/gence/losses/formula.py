@@ -22,9 +22,9 @@ def generative_loss(rows: Rows, anchor: float | Tensor, prior: Tensor | None, co
     """The loss of one batch, reduced as ``rows`` says; ``context`` (m, K) enters S and has no loss of its own."""
     z, valid = rows.values(), rows.valid()  # (n, K), (n,)
     others = None if context is None else targets.flatten_logits(context).to(z.dtype)  # (m, K)
-    shift = _shift(z.detach(), valid, None if others is None else others.detach())  # (K,)
-    log_p = _shifted_log_softmax(z, shift)  # (n, K)
-    log_s = log_marginal(log_p, valid, None if others is None else _shifted_log_softmax(others, shift))  # (K,)
+    shift = class_shift(z.detach(), valid, None if others is None else others.detach())  # (K,)
+    log_p = shifted_log_softmax(z, shift)  # (n, K)
+    log_s = log_marginal(log_p, valid, None if others is None else shifted_log_softmax(others, shift))  # (K,)
     losses = target_sum(rows, log_s - log_p)  # (n,)
     if isinstance(anchor, Tensor) or anchor > 0:
         total = rows.count() + (0 if others is None else others.shape[0])
@@ -62,7 +62,7 @@ def anchor_term(anchor: float | Tensor, divergence: Tensor) -> Tensor:
     return anchor * divergence
 
 
-def _shift(z: Tensor, valid: Tensor | None, others: Tensor | None) -> Tensor:
+def class_shift(z: Tensor, valid: Tensor | None, others: Tensor | None) -> Tensor:
     """The largest logit of each class that all rows mask by a huge number, which no ratio needs; else 0 -> (K,)."""
     below = z - z.amax(1, keepdim=True)  # (n, K)
     if valid is not None:
@@ -74,7 +74,7 @@ def _shift(z: Tensor, valid: Tensor | None, others: Tensor | None) -> Tensor:
     return torch.where((below < _HUGE) & (top > -torch.inf), top, 0.0)
 
 
-def _shifted_log_softmax(z: Tensor, shift: Tensor) -> Tensor:
+def shifted_log_softmax(z: Tensor, shift: Tensor) -> Tensor:
     """``z.log_softmax(1) - shift`` with all digits: what is huge is taken off first."""
     peak = z.detach().amax(1, keepdim=True)
     return (z - shift - peak) - (z - peak).exp().sum(1, keepdim=True).log()

@@ -83,7 +83,7 @@ def gen_cross_entropy(
     """
     if marginal is not None and not hasattr(marginal, "reduced"):
         raise TypeError(f"marginal: expected a BatchMarginal or RunningMarginal, got {type(marginal).__name__}")
-    if isinstance(anchor, Fraction):
+    if type(anchor) is not float and isinstance(anchor, Fraction):
         anchor = float(anchor)  # which tensors can be multiplied by
     if (
         process_group is None
@@ -109,7 +109,7 @@ def gen_cross_entropy(
         if marginal is None:
             watch_accumulation(loss)
         return loss
-    return batch_loss(Call(input, target, weight, ignore_index, reduction, label_smoothing, anchor, prior, context))
+    return batch_loss(input, target, weight, ignore_index, reduction, label_smoothing, anchor, prior, context)
 
 
 def why_backend(

@@ -95,9 +95,8 @@ def poly1_loss(
     >>> torch.testing.assert_close(gence.poly1_loss(z, y, epsilon=2.0), expected)
     """
     _checks.check_at_least("epsilon", epsilon, -1)
-    return cost_of_log_probs(
-        lambda log_p: -log_p - epsilon * log_p.expm1(), input, target, weight, ignore_index, reduction, label_smoothing
-    )
+    rows = prepare_rows(input, target, weight, ignore_index, reduction, label_smoothing)
+    return cost_of_log_probs(lambda log_p: -log_p - epsilon * log_p.expm1(), rows)
 
 
 def squentropy_loss(
@@ -251,7 +250,7 @@ def next_below(log_p: Tensor) -> Tensor:
     return found.exp().masked_fill(below == 0, 0.0)
 
 
-class MDCALoss(LikeCrossEntropy):
+class MDCALoss(LikeCrossEntropy, function=mdca_loss):
     """Cross-entropy and the batch's gap of confidence and accuracy; see :func:`mdca_loss`."""
 
     def __init__(self, *args: Any, beta: float = 1.0, **kwargs: Any) -> None:
@@ -259,12 +258,8 @@ class MDCALoss(LikeCrossEntropy):
         _checks.check_at_least("beta", beta, 0)
         self.beta = beta
 
-    def forward(self, input: Tensor, target: Target) -> Tensor:
-        """The loss of a batch."""
-        return mdca_loss(input, target, *self._common(), beta=self.beta)
 
-
-class Poly1Loss(LikeCrossEntropy):
+class Poly1Loss(LikeCrossEntropy, function=poly1_loss):
     """Cross-entropy and epsilon (1 - p); see :func:`poly1_loss`."""
 
     def __init__(self, *args: Any, epsilon: float = 1.0, **kwargs: Any) -> None:
@@ -272,20 +267,12 @@ class Poly1Loss(LikeCrossEntropy):
         _checks.check_at_least("epsilon", epsilon, -1)
         self.epsilon = epsilon
 
-    def forward(self, input: Tensor, target: Target) -> Tensor:
-        """The loss of a batch."""
-        return poly1_loss(input, target, *self._common(), epsilon=self.epsilon)
 
-
-class SquentropyLoss(LikeCrossEntropy):
+class SquentropyLoss(LikeCrossEntropy, function=squentropy_loss):
     """Cross-entropy and the other classes' squared logits; see :func:`squentropy_loss`."""
 
-    def forward(self, input: Tensor, target: Target) -> Tensor:
-        """The loss of a batch."""
-        return squentropy_loss(input, target, *self._common())
 
-
-class MbLSLoss(LikeCrossEntropy):
+class MbLSLoss(LikeCrossEntropy, function=mbls_loss):
     """Margin-based label smoothing; see :func:`mbls_loss`."""
 
     def __init__(self, *args: Any, alpha: float = 0.1, margin: float = 10.0, **kwargs: Any) -> None:
@@ -294,12 +281,8 @@ class MbLSLoss(LikeCrossEntropy):
         _checks.check_at_least("margin", margin, 0)
         self.alpha, self.margin = alpha, margin
 
-    def forward(self, input: Tensor, target: Target) -> Tensor:
-        """The loss of a batch."""
-        return mbls_loss(input, target, *self._common(), alpha=self.alpha, margin=self.margin)
 
-
-class LogitNormLoss(LikeCrossEntropy):
+class LogitNormLoss(LikeCrossEntropy, function=logit_norm_loss):
     """Cross-entropy of logits of one length; see :func:`logit_norm_loss`."""
 
     def __init__(self, *args: Any, tau: float = 0.04, **kwargs: Any) -> None:
@@ -307,19 +290,11 @@ class LogitNormLoss(LikeCrossEntropy):
         _checks.check_temperature(tau, "tau")
         self.tau = tau
 
-    def forward(self, input: Tensor, target: Target) -> Tensor:
-        """The loss of a batch."""
-        return logit_norm_loss(input, target, *self._common(), tau=self.tau)
 
-
-class DualFocalLoss(LikeCrossEntropy):
+class DualFocalLoss(LikeCrossEntropy, function=dual_focal_loss):
     """Focal loss that also looks at the runner-up; see :func:`dual_focal_loss`."""
 
     def __init__(self, *args: Any, gamma: float = 2.0, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         _checks.check_gamma(gamma)
         self.gamma = gamma
-
-    def forward(self, input: Tensor, target: Target) -> Tensor:
-        """The loss of a batch."""
-        return dual_focal_loss(input, target, *self._common(), gamma=self.gamma)

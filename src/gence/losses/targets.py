@@ -101,12 +101,7 @@ class Rows:
 
 
 def check_call(
-    input: Tensor,
-    target: Target,
-    weight: Tensor | None,
-    ignore_index: int,
-    reduction: str,
-    label_smoothing: float,
+    input: Tensor, target: Target, weight: Tensor | None, ignore_index: int, reduction: str, label_smoothing: float
 ) -> torch.Size:
     """Check the arguments that all losses share; returns the shape of the unreduced loss."""
     _checks.check_logits(input)
@@ -125,12 +120,7 @@ def check_call(
 
 
 def prepare_rows(
-    input: Tensor,
-    target: Target,
-    weight: Tensor | None,
-    ignore_index: int,
-    reduction: str,
-    label_smoothing: float,
+    input: Tensor, target: Target, weight: Tensor | None, ignore_index: int, reduction: str, label_smoothing: float
 ) -> Rows:
     """Check the arguments that all losses share and flatten them to :class:`Rows`."""
     shape = check_call(input, target, weight, ignore_index, reduction, label_smoothing)

@@ -200,7 +200,10 @@ def predicted_marginal(logits: Tensor) -> Tensor:
         [0.75, 0.25]
     """
     values = checked_logits(logits)
-    return torch.stack([block.double().softmax(dim=1).sum(dim=0) for block in blocks(values)]).sum(dim=0) / len(values)
+    total = torch.zeros(values.shape[1], dtype=torch.float64, device=values.device)
+    for block in blocks(values):
+        total += block.double().softmax(dim=1).sum(dim=0)
+    return total / len(values)
 
 
 def marginal_divergence(logits: Tensor, prior: Tensor) -> Tensor:
@@ -224,8 +227,10 @@ def marginal_divergence(logits: Tensor, prior: Tensor) -> Tensor:
         seen = tuple(prior.shape) if isinstance(prior, Tensor) else type(prior).__name__
         raise ValueError(f"prior: {seen} was given, a tensor of shape ({classes},) expected: one share for each class.")
     shares = as_probs(prior[None], "prior")[0].to(values.device)
-    sums = torch.stack([block.double().log_softmax(dim=1).logsumexp(dim=0) for block in blocks(values)])
-    log_marginal = sums.logsumexp(dim=0) - math.log(len(values))  # (K,)
+    log_sums = shares.new_full((classes,), -torch.inf)
+    for block in blocks(values):
+        torch.logaddexp(log_sums, block.double().log_softmax(dim=1).logsumexp(dim=0), out=log_sums)
+    log_marginal = log_sums - math.log(len(values))  # (K,)
     # xlogy gives 0 log 0 = 0, and the where does the same for a class of prior 0 that is ruled out everywhere.
     cross = torch.where(shares > 0, shares * log_marginal, 0.0)
     return (torch.xlogy(shares, shares) - cross).sum().clamp(min=0.0)  # KL >= 0; rounding may leave -1e-17

@@ -86,13 +86,13 @@ def score_parts(logits: Tensor, target: Tensor) -> ScoreParts:
 def parts_of(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The four parts, in the order of `ScoreParts`, of logits in any type: a block of rows is in float64 at a time."""
     temperature = temperature_of(logits, labels)
-    parts: list[Tensor] = []
+    parts = torch.zeros(4, dtype=torch.float64, device=logits.device)
     for block, own in _with_labels(logits, labels):
         values = block.double()
         raw, scaled = values.log_softmax(1), (values / temperature).log_softmax(1)
         means = [nll_of(raw, own), brier_of(raw.exp(), own), nll_of(scaled, own), brier_of(scaled.exp(), own)]
-        parts.append(torch.stack(means) * (len(own) / len(labels)))
-    nll, brier, best_nll, best_brier = torch.stack(parts).sum(0)
+        parts += torch.stack(means) * (len(own) / len(labels))
+    nll, brier, best_nll, best_brier = parts
     if bool(best_nll > nll):  # all rows right: the rule of succession keeps it from being the smallest
         best_nll, best_brier = nll, brier
     return nll - best_nll, best_nll, brier - best_brier, best_brier
@@ -101,15 +101,15 @@ def parts_of(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Te
 def temperature_of(logits: Tensor, labels: Tensor) -> float:
     """The best temperature: Newton's steps on the derivative in 1 / T, kept inside a bracket that shrinks."""
     n, K = logits.shape
-    unit = _spread(logits)
+    unit, all_known = _spread(logits)
     if K == 1 or not unit > 0:
         return 1.0
 
     def known(block: Tensor, own: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Logits at most 0, the same with 0 where a class is ruled out (0 * -inf would be NaN), and the target's."""
         values = block.double()
-        z = (values - values.amax(1, keepdim=True)) / unit  # (rows, K)
-        return z, z.where(z.isfinite(), 0.0), z.gather(1, own[:, None]).squeeze(1)
+        z = (values - values.amax(1, keepdim=True)).div_(unit)  # (rows, K)
+        return z, z if all_known else z.where(z.isfinite(), 0.0), z.gather(1, own[:, None]).squeeze(1)
 
     pieces = _with_labels(logits, labels)
     kept = [known(*piece) for piece in pieces] if logits.numel() <= _KEPT else None  # of few numbers they are made once
@@ -134,7 +134,7 @@ def temperature_of(logits: Tensor, labels: Tensor) -> float:
             p = (sharpness * z).softmax(1)
             mean = (p * finite).sum(1)
             first += float(mean.sum())
-            second += float((p * (finite - mean[:, None]).square()).sum())
+            second += float((finite - mean[:, None]).square_().mul_(p).sum())
         return first / n - wanted, second / n
 
     low, high = math.exp(-_WIDEST), math.exp(_WIDEST)
@@ -151,8 +151,11 @@ def temperature_of(logits: Tensor, labels: Tensor) -> float:
     return unit / at
 
 
-def _spread(logits: Tensor) -> float:
-    """Root mean square distance of logits from their row's mean; classes that a row rules out are not of it."""
+def _spread(logits: Tensor) -> tuple[float, bool]:
+    """Root mean square distance of logits from their row's mean, and whether no row rules out a class.
+
+    Classes that a row rules out are not of the distance.
+    """
     total, count = 0.0, 0
     for block in blocks(logits):
         values = block.double()
@@ -161,7 +164,7 @@ def _spread(logits: Tensor) -> float:
         mean = values.where(known, 0.0).sum(1, keepdim=True) / of_row
         total += float((values - mean).where(known, 0.0).square().sum())
         count += int(of_row.sum())
-    return math.sqrt(total / count)
+    return math.sqrt(total / count), count == logits.numel()
 
 
 def _with_labels(logits: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:

@@ -41,15 +41,19 @@ def classification_metrics(logits: Tensor, target: Tensor, bins: int = 15) -> di
     labels = as_target(target, checked)
     # The class comes from the logits: softmax rounds tiny differences away.
     predicted, (n, K) = checked.argmax(dim=1), checked.shape
-    parts, by_class = [], torch.zeros(bins, K, dtype=torch.float64, device=checked.device)
-    for block, own in zip(blocks(checked), torch.split(labels, len(blocks(checked)[0])), strict=True):
+    by_class = torch.zeros(bins, K, dtype=torch.float64, device=checked.device)
+    # Made before the blocks: what is kept of each would lie between them in memory, which then grew by gigabytes.
+    confidence, surprise, squares = torch.empty(3, n, dtype=torch.float64, device=checked.device)
+    first = 0
+    for block in blocks(checked):
+        own, at = labels[first : first + len(block)], slice(first, first + len(block))
         log_probs = block.double().log_softmax(dim=1)
         probs = block.double().softmax(dim=1)
         error = residual_of(probs, own)
         by_class += classwise_sums_of(probs, error, bins)
-        surprise = -log_probs.gather(1, own[:, None])[:, 0]
-        parts.append((probs.amax(dim=1), surprise, error.square().sum(dim=1)))
-    confidence, surprise, squares = (torch.cat(part) for part in zip(*parts, strict=True))  # each (n,)
+        confidence[at], squares[at] = probs.amax(dim=1), error.square().sum(dim=1)
+        surprise[at] = -log_probs.gather(1, own[:, None])[:, 0]
+        first += len(block)
     correct = predicted == labels
     reliability = bins_of(confidence, correct, bins)
     recall = recall_of(predicted, labels, K)

@@ -1,13 +1,12 @@
 """The registry: everything that has a name in `gence show`, `run`, `tune` and `report paper`, README and docs.
 
 A file in `paper/exhibits`, `paper/studies` or `paper/studies/small` is found by being there: its `ENTRIES` declare what
-it shows, and nothing else has to know of it.
+it shows, and nothing else has to know of it. What several studies share is listed here as `SHARED`.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,8 @@ from gence.paper.exhibit_table import Drawing, exhibit_table
 from gence.paper.records import is_ours, measure
 
 _FOLDERS = ("gence.paper.exhibits", "gence.paper.studies", "gence.paper.studies.small")
+SHARED = ("evidence", "transfer_evidence", "transfer_grid", "transfer_runs")
+"""Files of these folders that declare no entries; showing records must not import those of them that load torch."""
 
 
 @dataclass(frozen=True)
@@ -126,20 +127,16 @@ def entries() -> dict[str, Entry]:
     for folder in _FOLDERS:
         package = importlib.import_module(folder)
         for file in pkgutil.iter_modules(package.__path__, f"{folder}."):
-            if not _has_entries(file.name):
+            if file.ispkg or file.name.rpartition(".")[2] in SHARED:
                 continue
-            for entry in importlib.import_module(file.name).ENTRIES:
+            module = importlib.import_module(file.name)
+            if not hasattr(module, "ENTRIES"):
+                raise ValueError(f"{file.name} declares no ENTRIES; give it some, or list it in {__name__}.SHARED")
+            for entry in module.ENTRIES:
                 if entry.name in found:
                     raise ValueError(f"two entries are called {entry.name!r}; one of them is in {file.name}: rename it")
                 found[entry.name] = entry
     return dict(sorted(found.items(), key=lambda one: one[1].place))
-
-
-def _has_entries(module: str) -> bool:
-    """Whether a file names entries; one that only trains needs torch, so that showing records must not import it."""
-    spec = importlib.util.find_spec(module)
-    source = spec.loader.get_source(module) if spec and spec.loader else None  # type: ignore[attr-defined]
-    return source is not None and "\nENTRIES" in source
 
 
 def load_exhibit(name: str, recipe: Recipe | None = None) -> Exhibit:

@@ -48,7 +48,7 @@ _EVIL = (
 
 
 def model_case(rng: random.Random, place: Path) -> str:
-    """One of the files, changed: what is computed from it is as before, or it is refused by name, or made anew."""
+    """A saved model, cache or checkpoint, changed: it computes what it did, or is refused by name, or rebuilt."""
     kind = rng.choice(("model",) * 5 + ("rows",) * 4 + ("images cache",) * 2 + ("checkpoint",))
     if kind == "checkpoint":
         return _checkpoint_case(rng, place)

@@ -55,16 +55,23 @@ _TAGS = {"script": 0, "iframe": 0, "object": 0, "embed": 0, "link": 0, "base": 0
 
 
 def name_case(rng: random.Random, place: Path) -> str:
-    """A folder of hostile names: train, predict, compare, export."""
+    """Hostile names of folders, classes and images through training, prediction, tables and the page."""
     classes = tuple(name.replace("/", "∕") for name in rng.sample(HOSTILE, 2))
     photos = write_photos(
         place / rng.choice(("photos", "<b>photos", "=photos", "pho\ntos", "[i]photos")), 12, 0, classes
     )
-    for folder in [path for path in photos.iterdir() if path.is_dir()]:
+    files = []
+    for folder in sorted(path for path in photos.iterdir() if path.is_dir()):
         odd = rng.choice(HOSTILE).replace("/", "∕")
-        next(folder.iterdir()).rename(folder / f"{odd[:50]}.png")
+        files.append(min(folder.iterdir()).rename(folder / f"{odd[:50]}.png"))
     small = ("--epochs", "1", *CPU)
     kind = rng.choice(("predict", "predict", "page"))
+    if any("\\" in str(file) for file in files):
+        child = start(("train", "--data", str(photos), *small), place)
+        assert zygote().wait(child) != 0, "a name with a backslash was read"
+        assert "unsafe name" in child.errors, child.errors[-2000:]
+        assert "Traceback" not in child.errors, child.errors[-2000:]
+        return "a backslash: refused"
     if kind == "predict":
         _run(place, "train", "--data", str(photos), "--save", "m.safetensors", *small)
         _run(place, "predict", "m.safetensors", str(photos), "--out", "p.csv", *CPU)

@@ -118,7 +118,7 @@ def hostile_table(rng: random.Random) -> tuple[str, str, bytes]:
 
 
 def table_case(rng: random.Random, place: Path) -> str:
-    """A table that is damaged or hostile."""
+    """A table that is damaged or hostile: refused by name, or read and finite."""
     if rng.random() < 0.5:
         kind, name, data = hostile_table(rng)
     else:

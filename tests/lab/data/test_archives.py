@@ -41,7 +41,9 @@ def test_archive_and_folder_agree(suffix: str, wrapped: bool, tmp_path: Path) ->
 def test_names_that_point_outside(name: str, suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"bad{suffix}"
     path.write_bytes(WRITERS[suffix]({**digit_files(2), name: encode_one()}))
-    with pytest.raises(DataError, match=r"bad.*unsafe name"):
+    with pytest.raises(
+        DataError, match=r"bad.*unsafe name .*; rename it: relative, with '/', and without '\\' and '..'"
+    ):
         load(path)
 
 

@@ -7,13 +7,15 @@ import os
 import stat
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from gence.lab.data import DataError, left_out_notes, load
-from gence.lab.data.decode import decode_image, fit, size_like
+from gence.lab.data import DataError, archives, left_out_notes, load
+from gence.lab.data.archives import open_container
+from gence.lab.data.decode import decode_all, decode_image, fit, size_like
 
 from .conftest import digit_files, write_folder
 
@@ -74,6 +76,37 @@ def test_pipes_and_devices_are_skipped_and_said(tmp_path):
     assert len(splits.train) + len(splits.test) == 12
     (note,) = left_out_notes(root)
     assert "skipped digit0/pipe.png, digit1/endless.png: not regular files" in note
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+def test_a_pipe_that_takes_the_place_of_a_file_keeps_nobody_waiting(tmp_path):
+    root = write_folder(tmp_path / "data", digit_files(4))
+    with open_container(root) as container:
+        name = min(container.files)
+        (root / name).unlink()
+        os.mkfifo(root / name)
+        with pytest.raises(DataError, match="is not a regular file any more; remove it"):
+            container.read(name)
+
+
+def test_a_file_that_grows_is_not_read_beyond_the_limit(tmp_path, monkeypatch):
+    root = write_folder(tmp_path / "data", digit_files(4))
+    monkeypatch.setattr(archives, "MAX_FILE_BYTES", 2**20)
+    with open_container(root) as container:
+        name = min(container.files)
+        os.truncate(root / name, 2**27)  # no more on the disk than before
+        tracemalloc.start()
+        try:
+            with pytest.raises(DataError, match="has grown beyond 1048576 bytes, the limit for one file"):
+                container.read(name)
+            assert tracemalloc.get_traced_memory()[1] < 2**23
+        finally:
+            tracemalloc.stop()
+
+
+def test_the_title_of_a_bar_is_no_markup(capsys):
+    decode_all(["a"], lambda _: np.zeros((2, 2), np.uint8), progress="a [/b] [red]c")
+    assert "a [/b] [red]c" in capsys.readouterr().err
 
 
 def test_the_cache_is_readable_as_the_umask_has_it(tmp_path):

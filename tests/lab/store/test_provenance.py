@@ -18,7 +18,8 @@ from gence.lab.sweep.trials import TuneSettings
 from gence.lab.sweep.tuning import tune
 from gence.lab.train.checkpoint import CohortCheckpoint, read_tensors, write_tensors
 from gence.lab.train.cohort import train_cohort
-from gence.lab.train.predict import evaluate_model, images_to_judge, load_model
+from gence.lab.train.saved.judge import evaluate_model, images_to_judge
+from gence.lab.train.saved.network import load_model
 from tests.lab.small_runs import small_spec, write_images
 
 

@@ -422,6 +422,19 @@ def test_no_cell_of_a_csv_file_is_a_formula(tmp_path):
     assert (row["data"], row["ood"], row["accuracy"]) == ("'@SUM(1)", "'=cmd|' /C calc'!A0", "-0.5")
 
 
+@pytest.mark.parametrize("name", ["a\rb", "a\r", "a\r\n", "a\nb", 'a"b,c'])
+def test_no_name_is_torn_in_a_csv_file(tmp_path, name):
+    store = Store(tmp_path / "store")
+    for seed in (0, 1):
+        assert store.write(SPECS[0].replace(data=name, seed=seed), RunResult(metrics={"accuracy": 0.5}), {})
+    store.export_csv(tmp_path / "all.csv")
+    with (tmp_path / "all.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["data"], row["accuracy"]) for row in rows] == [(name, "0.5")] * 2
+    header = (tmp_path / "all.csv").read_bytes().partition(b"\n")[0]
+    assert not header.endswith(b"\r")
+
+
 def test_a_path_that_cannot_be_a_store_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "store"):

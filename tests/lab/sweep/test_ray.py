@@ -53,6 +53,8 @@ def test_a_grid_survives_the_loss_of_a_node(tmp_path, quiet_console):
     assert (report["late"], report["late_left"]) == ("time limit", 8)
     assert report["late_s"] < 15, "the workers hear of the limit while they train"
     assert report["mode"] == "token", "a new cluster asks for a token"
+    assert report["connects"] == [True, False, False], "with its token, with another, with none"
+    assert report["dashboards"] == ["127.0.0.1"]
     store, undisturbed = Store(tmp_path / "store"), Store(tmp_path / "undisturbed")
     run_grid(make_specs(SEEDS), undisturbed, device="cpu", trainer=train, console=quiet_console)
     assert outcomes(store) == outcomes(undisturbed)

@@ -10,8 +10,8 @@ import torch
 
 from gence.lab.data import load
 from gence.lab.train.cohort import train_cohort
-from gence.lab.train.export import export_model
-from gence.lab.train.predict import load_model
+from gence.lab.train.saved.export import export_model
+from gence.lab.train.saved.network import load_model
 from tests.lab.small_runs import small_spec
 
 

@@ -15,8 +15,8 @@ import torch
 from gence.lab.features import embedded_encoder_is_installed, load_encoder
 from gence.lab.spec import RECIPES, LossSpec, RunSpec
 from gence.lab.train.cohort import Cohort, train_cohort
-from gence.lab.train.export import export_model
-from gence.lab.train.predict import load_model
+from gence.lab.train.saved.export import export_model
+from gence.lab.train.saved.network import load_model
 from gence.lab.train.task import ProblemLoader
 
 pytestmark = pytest.mark.skipif(not embedded_encoder_is_installed(), reason="the extra pretrained is not installed")

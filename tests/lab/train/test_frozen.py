@@ -14,8 +14,10 @@ from gence.lab.features import embedded_encoder_is_installed
 from gence.lab.spec import RECIPES, LossSpec, RunSpec, SpecError
 from gence.lab.train.checkpoint import read_tensors, write_tensors
 from gence.lab.train.cohort import train_cohort
-from gence.lab.train.export import export_model
-from gence.lab.train.predict import evaluate_model, load_model, predict_folder
+from gence.lab.train.saved.export import export_model
+from gence.lab.train.saved.judge import evaluate_model
+from gence.lab.train.saved.network import load_model
+from gence.lab.train.saved.predict import predict_folder
 from tests.lab.small_runs import same_outcome
 
 pytestmark = pytest.mark.skipif(not embedded_encoder_is_installed(), reason="the extra pretrained is not installed")

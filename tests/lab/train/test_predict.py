@@ -13,7 +13,9 @@ from gence.lab.data import DataError, load
 from gence.lab.models import create_model
 from gence.lab.train.checkpoint import read_tensors, write_tensors
 from gence.lab.train.cohort import train_cohort
-from gence.lab.train.predict import TrainedModel, evaluate_model, load_model, predict_folder, write_predictions
+from gence.lab.train.saved.judge import evaluate_model
+from gence.lab.train.saved.network import TrainedModel, load_model
+from gence.lab.train.saved.predict import predict_folder, write_predictions
 from tests.lab.small_runs import small_spec, write_images
 
 
@@ -101,7 +103,7 @@ def test_archives_are_read_too(trained, digits_folder, tmp_path):
 def test_many_images_are_predicted_piece_by_piece(trained, digits_folder, monkeypatch):
     model = load_model(trained[2], "cpu")
     ((names, whole),) = predict_folder(model, digits_folder[0])
-    monkeypatch.setattr("gence.lab.train.predict._CHUNK", 7)
+    monkeypatch.setattr("gence.lab.train.saved.predict._CHUNK", 7)
     parts = list(predict_folder(model, digits_folder[0]))
     assert len(parts) == 6
     assert sum((part for part, _ in parts), ()) == names

@@ -28,7 +28,7 @@ from gence.lab.train import (
     train_cohort,
     write_row_predictions,
 )
-from gence.lab.train.predict import write_probabilities
+from gence.lab.train.saved.predict import write_probabilities
 
 
 def wine() -> pd.DataFrame:

@@ -233,7 +233,7 @@ def _gpu_times(loss: Loss, batches: Sequence[tuple[Tensor, Tensor]], seconds: fl
 
 def _on_cpu(shape: Shape, providers: Sequence[_Provider], seconds: float) -> list[dict[str, Any]]:
     batches = [_batch(shape, torch.device("cpu"), seed) for seed in range(2)]
-    inner = max(1, min(10, 20_000 // (shape.n * shape.K)))  # short, so that the least of them was not disturbed
+    inner = max(1, min(20, 200_000 // (shape.n * shape.K)))  # short, so that the least of them was not disturbed
     lists: list[list[float]] = [[] for _ in providers]
     used: list[list[float]] = [[] for _ in providers]  # seconds of all threads
     rounds = 0
@@ -339,7 +339,9 @@ def print_table(record: dict[str, Any]) -> None:
         cells = [f"{row['n']} x {row['K']} {row['dtype']}", row["provider"]]
         for name in shown:
             value = row.get(name)
-            if isinstance(value, dict):
+            if isinstance(value, dict) and "minimum" in value:
+                cells.append(f"{value['median']:.4f} (least {value['minimum']:.4f})")
+            elif isinstance(value, dict):
                 cells.append(f"{value['median']:.4f} ({value['low']:.4f}-{value['high']:.4f})")
             else:
                 cells.append("" if value is None else f"{value:.3g}")

@@ -121,7 +121,7 @@ def choose_batch_size(recipe: Recipe, num_classes: int) -> int:
 
 def _sampled_sizes(data: str) -> set[tuple[int, int]]:
     found: set[tuple[int, int]] = set()
-    for path in container_paths(Path(data), None).values():
+    for path in container_paths(Path(data)).values():
         with open_container(path) as container:
             names = [name for layout in find_splits(container).values() for name in layout.files]
             sampled = names[:: -(-len(names) // _SAMPLED) or 1]

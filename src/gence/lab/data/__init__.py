@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gence.lab.data.cache import default_cache_dir, sole_maker
     from gence.lab.data.decode import Size, decode_all, decode_image, size_like, size_of
     from gence.lab.data.download import check_hub_is_reachable
-    from gence.lab.data.errors import DataError, NotAtHandError
+    from gence.lab.data.errors import DataError, NotAtHandError, first_few
     from gence.lab.data.folders import IMAGE_SUFFIXES, find_splits
     from gence.lab.data.images import DataSplits, ImageSet
     from gence.lab.data.inspection import CheckReport, PartReport, check, left_out_notes

@@ -115,7 +115,7 @@ def cannot_be_read(what: str, error: OSError) -> DataError:
 def checked_name(name: str, path: Path) -> str:
     """A member's name without "." parts; refused if it could point outside the folder it is unpacked to."""
     if "\0" in name or "\\" in name or name.startswith("/") or re.match(r"[A-Za-z]:", name) or ".." in name.split("/"):
-        raise DataError(f"{path}: unsafe name {name!r}; names must be relative, with '/' and without '..'")
+        raise DataError(f"{path}: unsafe name {name!r}; rename it: relative, with '/', and without '\\' and '..'")
     return "/".join(part for part in name.split("/") if part not in ("", "."))
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from gence.lab.data.archives import Container, archive_stem, is_ignored, open_container, walk_folder
 from gence.lab.data.decode import is_deep, pixels_digest, size_of
 from gence.lab.data.download import row_names
-from gence.lab.data.errors import DataError
+from gence.lab.data.errors import DataError, first_few
 from gence.lab.data.folders import (
     IMAGE_SUFFIXES,
     WHOLE,
@@ -316,7 +316,6 @@ def _look_for_copies(findings: _Findings) -> None:
     findings.notes.extend(contradiction_notes(compared.values()))
 
 
-_SHOWN = 5  # folders named in full
 _LOOKED_AT = 20  # images whose headers are read, to see how many bits they have
 
 
@@ -343,11 +342,11 @@ def left_out_notes(source: str | Path, data_dir: str | Path | None = None) -> li
                 alike = _alike_classes(opened)
                 folders = sorted({folder for name in _image_names(opened) if (folder := _ignored_folder(name))})
             if special:
-                notes.append(f"{path}: skipped {_some(special)}: not regular files (pipes, devices or sockets)")
+                notes.append(f"{path}: skipped {first_few(special)}: not regular files (pipes, devices or sockets)")
             if documents:
-                notes.append(f"{path}: skipped {_some(documents)}: not images")
+                notes.append(f"{path}: skipped {first_few(documents)}: not images")
             notes += [
-                f"{path}: the classes {_some([repr(name) for name in names])} differ only in case or Unicode form; "
+                f"{path}: the classes {first_few([repr(name) for name in names])} differ only in case or Unicode form; "
                 "rename one if they are the same class"
                 for names in alike
             ]
@@ -357,8 +356,8 @@ def left_out_notes(source: str | Path, data_dir: str | Path | None = None) -> li
                 )
             if folders:
                 notes.append(
-                    f"{path}: skipped {_some(folders)}: hidden folders (a dot in front) and __MACOSX; rename any that "
-                    "is a class"
+                    f"{path}: skipped {first_few(folders)}: hidden folders (a dot in front) and __MACOSX; rename any "
+                    "that is a class"
                 )
     except (DataError, OSError):
         return []
@@ -383,11 +382,6 @@ def _has_deep_images(container: Container) -> bool:
     """Whether an image has more than 8 bits, as far as a few of those tell whose format can have them."""
     able = sorted(name for name in container.files if name.lower().endswith((".png", ".tif", ".tiff", ".pgm")))
     return any(is_deep(container.read(name)) for name in able[:: -(-len(able) // _LOOKED_AT) or 1])
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{', '.join(names[:_SHOWN])}{more}"
 
 
 def _image_names(container: Container) -> list[str]:

@@ -37,10 +37,8 @@ from gence.lab.data.errors import DataError
 from gence.lab.data.folders import WHOLE, SplitLayout, check_same_classes, find_splits, misnamed_part
 from gence.lab.data.images import DataSplits, ImageSet
 from gence.lab.data.names import HUB_PREFIX, KNOWN, SourceInfo
-from gence.lab.data.subsets import holdout
+from gence.lab.data.subsets import SPLIT_SEED, TEST_FRACTION, holdout
 from gence.lab.data.tables import TableAddress, is_table
-
-TEST_FRACTION, SPLIT_SEED = 0.2, 0
 
 
 def split_off_test(whole: ImageSet, source: str | Path) -> tuple[ImageSet, ImageSet]:
@@ -145,7 +143,7 @@ def load_images(
     return images if channels is None else images.with_channels(channels)
 
 
-def container_paths(source: str | Path, data_dir: Path | None) -> dict[str, Path]:
+def container_paths(source: str | Path, data_dir: Path | None = None) -> dict[str, Path]:
     """The folders and archives a source consists of: {"all": path}, or {"train": path, "test": path} or one of the two.
 
     Empty for a named data set that has to be downloaded (or is bundled) and for one of the hub.
@@ -182,9 +180,9 @@ def container_paths(source: str | Path, data_dir: Path | None) -> dict[str, Path
     return found
 
 
-def has_own_test_part(source: str | Path, data_dir: Path | None = None) -> bool:
+def has_own_test_part(source: str | Path) -> bool:
     """Whether the source names its test images; otherwise `load` splits them off."""
-    paths = container_paths(source, data_dir)
+    paths = container_paths(source)
     if WHOLE not in paths:
         return True
     with open_container(paths[WHOLE]) as container:

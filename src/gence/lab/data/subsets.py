@@ -23,6 +23,9 @@ from gence.lab.data.errors import DataError
 
 _SUBSET_STREAM, _HOLDOUT_STREAM = 0, 1
 
+TEST_FRACTION, SPLIT_SEED = 0.2, 0
+"""How a test part is split off where a source has none."""
+
 
 def balanced_subset(
     labels: Tensor, n: int, seed: int, num_classes: int | None = None, *, classes: Sequence[str] | None = None

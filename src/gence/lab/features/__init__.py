@@ -59,6 +59,6 @@ if TYPE_CHECKING:
         row_encoder,
         saved_encoder,
     )
-    from gence.lab.features.texts import TEXT_ENCODER, TextEncoder, load_text_encoder, text_encoder_is_installed
+    from gence.lab.features.texts import TEXT_ENCODER, TextEncoder, load_text_encoder
 
 __getattr__, __dir__, __all__ = front_door(__name__)

@@ -147,13 +147,11 @@ def remember_weights(name: str, file: str | Path, cache_dir: Path | None = None)
     return digits
 
 
-def named_encoder(
-    name: str, *, size: int | None = None, digits: str | None = None, cache_dir: Path | None = None
-) -> Encoder:
+def named_encoder(name: str, *, size: int | None = None, digits: str | None = None) -> Encoder:
     """Return an encoder with the weights that a model names by digits; without any, with those it is known by."""
     if digits is None:
         return load_encoder(name, size=size)
-    note = _note_of(digits, cache_dir)
+    note = _note_of(digits)
     if not note.is_file():
         raise EncoderError(
             f"weights: {name}#{digits} has weights from a file that is not known here; name it with --weights FILE "
@@ -168,7 +166,7 @@ def named_encoder(
     return found
 
 
-def _note_of(digits: str, cache_dir: Path | None) -> Path:
+def _note_of(digits: str, cache_dir: Path | None = None) -> Path:
     return (default_cache_dir() if cache_dir is None else cache_dir) / "weights" / f"{digits}.json"
 
 

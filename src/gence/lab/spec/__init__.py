@@ -39,7 +39,6 @@ if TYPE_CHECKING:
         canonical_json,
         check_held_out,
         check_ood_names,
-        first_few,
         ood_name,
         small_classes,
         stream,

@@ -65,8 +65,6 @@ the results; rename one of them
             )
 
 
-__all__ = ["SCHEMA_VERSION", "LossSpec", "RunSpec", "Subset", "canonical_json"]
-
 SCHEMA_VERSION = 1
 """Rises when an old spec would mean something else; fields that are merely added are marked "added_later" instead."""
 
@@ -280,15 +278,6 @@ def small_classes(counts: Sequence[int], classes: Sequence[str], least: int) -> 
     return [f"{name} ({count})" for name, count in zip(classes, counts, strict=True) if count < least]
 
 
-def first_few(words: Sequence[str], shown: int = 5) -> str:
-    """Return the first of many words, and how many more there are.
-
-    >>> first_few(["a", "b", "c"], shown=2)
-    'a, b and 1 more'
-    """
-    return ", ".join(words[:shown]) + (f" and {len(words) - shown} more" if len(words) > shown else "")
-
-
 def check_held_out(
     counts: Sequence[int],
     classes: Sequence[str],
@@ -310,7 +299,7 @@ def check_held_out(
         larger: how a larger n is asked for: "--n".
         otherwise: what else can be done, after all remedies.
     """
-    from gence.lab.data import DataError
+    from gence.lab.data import DataError, first_few
 
     small = small_classes(counts, classes, _LEAST_TO_DIVIDE)
     if not small:

@@ -17,7 +17,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from gence.lab.store.environment import MACHINE, is_alive, process_identity
 
@@ -141,15 +141,28 @@ def spreadsheet_text(text: str) -> str:
     return text
 
 
+class _Lines:
+    """Takes rows that end in CR LF, and has them with LF."""
+
+    def __init__(self) -> None:
+        self.written: list[str] = []
+
+    def write(self, row: str) -> int:
+        self.written.append(row.removesuffix("\r\n") + "\n")
+        return len(row)
+
+
 def frame_as_csv(frame: pd.DataFrame) -> str:
-    """Return a table as CSV; texts, columns' names among them, are those of `spreadsheet_text`."""
+    r"""Return a table as CSV, with lines that end in \n; texts, columns' names too, are those of `spreadsheet_text`."""
     texts = frame.rename(columns=lambda name: spreadsheet_text(str(name)))
     for at, kind in enumerate(texts.dtypes):
         if str(kind).startswith(("object", "str")):
             safe = [spreadsheet_text(cell) if isinstance(cell, str) else cell for cell in texts.iloc[:, at]]
             texts.isetitem(at, safe)
-    csv: str = texts.to_csv(index=False)
-    return csv
+    # Only with both characters in the line end is a text quoted that has either; "\n" alone ends our lines.
+    lines = _Lines()
+    texts.to_csv(cast(Any, lines), index=False, lineterminator="\r\n")
+    return "".join(lines.written)
 
 
 def remove(path: Path) -> None:

@@ -45,14 +45,14 @@ def checksums_at_hand(spec: RunSpec, cache_dir: Path | None = None) -> dict[str,
         if is_table(spec.data):
             rows = load_rows(spec.data)
             return data_checksums(rows, {name: load_ood_rows(name, rows.columns, rows.width) for name in spec.ood})
-        if not container_paths(spec.data, None):
+        if not container_paths(spec.data):
             return {}
         splits = load(spec.data, image_size=spec.image_size, cache_dir=cache_dir, download=False)
         channels, height, _ = splits.train.image_shape
         ood = {
             name: load_images(name, "test", image_size=height, channels=channels, cache_dir=cache_dir, download=False)
             for name in spec.ood
-            if container_paths(name, None)
+            if container_paths(name)
         }
     except (DataError, OSError):
         return {}

@@ -158,7 +158,7 @@ def check_ready(specs: Iterable[RunSpec], *, data: bool = True) -> None:
                 check_model(encoder)  # by the name of the network
     if data:
         for source in dict.fromkeys(source for spec in specs for source in (spec.data, *spec.ood)):
-            container_paths(source, None)
+            container_paths(source)
 
 
 def check_tunable(specs: Iterable[RunSpec]) -> None:
@@ -171,7 +171,7 @@ def check_tunable(specs: Iterable[RunSpec]) -> None:
     """
     bundled = {info.name for info in known_sources() if info.bundled}
     for spec in {(spec.data, spec.image_size, spec.subset): spec for spec in specs}.values():
-        if spec.data not in bundled and not container_paths(spec.data, None):
+        if spec.data not in bundled and not container_paths(spec.data):
             continue
         if is_table(spec.data):
             train: ImageSet | RowSet = load_rows(spec.data).train

@@ -147,7 +147,6 @@ def embed_data(
     cache_dir: Path | None = None,
     progress: bool = False,
     console: Console | None = None,
-    splits: DataSplits | RowSplits | None = None,
 ) -> FeatureData:
     """Embed what a run needs, or read it from the cache: its source, and its out-of-distribution sets.
 
@@ -156,15 +155,11 @@ def embed_data(
         cache_dir: where images and features are kept.
         progress: a bar on stderr while images are decoded and embedded.
         console: where the bar is shown instead.
-        splits: the source's images or rows, where they have been read already.
     """
     if is_table(spec.data):
-        rows = splits if isinstance(splits, RowSplits) else load_rows(spec.data)
-        return _embed_table(spec, rows, cache_dir=cache_dir, progress=progress, console=console)
-    assert not isinstance(splits, RowSplits)  # which are a table's
+        return _embed_table(spec, load_rows(spec.data), cache_dir=cache_dir, progress=progress, console=console)
     encoder = frozen_encoder(spec)
-    if splits is None:
-        splits = load(spec.data, image_size=spec.image_size, cache_dir=cache_dir, progress=progress)
+    splits = load(spec.data, image_size=spec.image_size, cache_dir=cache_dir, progress=progress)
     channels, height, width = splits.train.image_shape
     options: dict[str, Any] = {"cache_dir": cache_dir, "progress": progress, "console": console}
     train, test = embed(splits.train, encoder, **options), embed(splits.test, encoder, **options)
@@ -209,7 +204,6 @@ def train_frozen(
     cache_dir: Path | None = None,
     models_dir: Path | None = None,
     progress: bool = False,
-    data: FeatureData | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> list[RunResult | None]:
     """Train heads on one source's features together, and judge each as a network would be.
@@ -219,10 +213,9 @@ def train_frozen(
         cache_dir: where images and features are kept.
         models_dir: where trained heads go, one safetensors file per run, named by its key.
         progress: a bar on stderr while images are embedded.
-        data: the features, where they are available.
         should_stop: asked once the features are there, and before each seed is judged.
     """
-    data = data or embed_data(specs[0], cache_dir=cache_dir, progress=progress)
+    data = embed_data(specs[0], cache_dir=cache_dir, progress=progress)
     if should_stop is not None and should_stop():
         return [None] * len(specs)
     began = time.perf_counter()

@@ -3,7 +3,8 @@
 Forward, a block's softmax is written once, kept for the backward pass (as ``F.cross_entropy`` keeps its log-softmax),
 and read again while it is hot, for the column sums. These are linear, and taken again in log space if a class that
 counts sinks so low that they would underflow: on a CPU a look at the values costs nothing. Backward, the softmax
-becomes the gradient where it lies, by PyTorch's own kernel for the gradient of a softmax: one pass, in place.
+becomes the gradient where it lies, by PyTorch's own kernel for the gradient of a softmax: one pass, in place. The usual
+batch is one block, of which nothing but labels and an anchor to them has to be known.
 
 Over 300 lines, so that one call is read in one place.
 """
@@ -25,6 +26,7 @@ _LOW = -60.0  # a little above the logarithm of the blocks' floor
 _HUGE = -1e3  # below it, a logarithm loses digits in which the rows differ
 FLOOR = 1e-30  # below it a probability, or a sum of them, has lost digits, and log space is needed
 STEEP = 2.0**24  # an upstream gradient beyond it, divided by a probability at the floor, may overflow
+ONE_BLOCK = 1 << 22  # logits up to which fewer operations save more than a cache does
 BLOCK_BYTES = 2 << 20  # within a last-level cache, and large enough to drown the calls' own cost
 
 # By its overload, because only that writes into a given tensor. It works row by row and reads before it writes.
@@ -43,7 +45,60 @@ def blocks_loss(rows: Rows, anchor: float | Tensor, prior: Tensor | None, contex
     That is where all rows mask a class that counts by a huge number, or one of weight 0 by minus infinity.
     """
     anchor = anchor.detach() if isinstance(anchor, Tensor) else anchor
+    alone = rows.index is not None and rows.ignore_index is None and rows.weight is None and not rows.label_smoothing
+    if (
+        alone
+        and prior is None
+        and context is None
+        and not isinstance(anchor, Tensor)
+        and rows.reduction != "none"
+        and rows.logits.numel() <= ONE_BLOCK
+    ):
+        loss: Tensor | None = _OneBlockLoss.apply(rows.logits, rows, anchor)
+        if loss is not None:
+            return loss
     return _BlocksLoss.apply(rows.logits, context, rows, anchor, prior)  # type: ignore[no-any-return]
+
+
+class _OneBlockLoss(torch.autograd.Function):
+    """Labels and an anchor to them alone, of so few rows that each step is one operation; None where sums sink low.
+
+    With c = T / S the loss is sum_i log (S_y / p_iy) + anchor * sum_k T_k log c_k, and a softmax's own gradient
+    (1 - anchor) * c_k - t_ik / p_ik, to which the mean adds a factor.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, rows: Rows, anchor: float) -> Tensor | None:
+        index = rows.labels()[0][0]
+        probs = torch.softmax(logits, 1, dtype=rows.computed)  # (n, K)
+        sums, picked = _column_sums(probs), probs.gather(1, index[:, None])  # (K,), (n, 1)
+        if not (sums.min().item() >= FLOOR and picked.min().item() > FLOOR):  # NaN included
+            return None
+        mass = class_mass(rows)  # (K,)
+        c = mass / sums
+        cost = (mass * sums.log()).sum() - picked.log().sum()
+        if anchor > 0:
+            cost = cost + anchor * torch.xlogy(mass, c).sum()
+        ctx.rows, ctx.anchor = replace(rows, logits=logits.new_empty(0, len(c))), anchor
+        ctx.kept = probs, picked, c
+        ctx.save_for_backward(logits, rows.index)
+        return (cost / len(logits) if rows.reduction == "mean" else cost).to(rows.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, None, None]:
+        logits, index = ctx.saved_tensors
+        if needs_plain_gradient(upstream):
+            rows = replace(ctx.rows, logits=logits)
+            return differentiable_gradients(rows, ctx.anchor, None, None, upstream, (True, False))[0], None, None
+        probs, picked, c = ctx.kept
+        factor = upstream.item() / (len(logits) if ctx.rows.reduction == "mean" else 1)
+        # An upstream gradient divided by a probability at the floor may overflow.
+        steep = abs(factor) if STEEP < abs(factor) < math.inf else 1.0
+        c = c * ((1 - ctx.anchor) * factor / steep)
+        grad = torch.empty_like(probs).copy_(c)
+        grad.scatter_(1, index[:, None], c[index][:, None] - (factor / steep) / picked)
+        _softmax_backward(grad, probs, 1, probs.dtype, grad_input=grad)
+        return (grad if steep == 1.0 else grad.mul_(steep)).to(logits.dtype), None, None
 
 
 class _BlocksLoss(torch.autograd.Function):

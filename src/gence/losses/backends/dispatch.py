@@ -263,21 +263,33 @@ def choose(call: Call) -> Choice:
     return Choice(name, "; ".join(f"not {other}: {why}" for why, other in against.items()) or "the first choice")
 
 
-def batch_loss(call: Call) -> Tensor:
+def batch_loss(
+    input: Tensor,
+    target: Target,
+    weight: Tensor | None,
+    ignore_index: int,
+    reduction: str,
+    label_smoothing: float,
+    anchor: float | Tensor,
+    prior: Tensor | None,
+    context: Tensor | None,
+) -> Tensor:
     """The loss of one batch, by the implementation that the table names.
 
     Raises:
         RuntimeError: the backend is "triton" and cannot compute this.
     """
-    input = call.input
-    if type(input) in _TENSORS and not torch.compiler.is_compiling():
-        backend = setting.current or setting.get_backend()
-        if input.is_cpu and backend == "auto":
-            loss = _usual_on_cpu(call)
-        elif backend != "torch" and call.weight is None and call.context is None:
-            loss = _planned_loss(call)
-        else:
-            loss = None
+    eager = type(input) in _TENSORS and not torch.compiler.is_compiling()
+    loss = None
+    if eager and input.is_cpu and (setting.current or setting.get_backend()) == "auto":
+        if context is None:
+            loss = _usual_on_cpu(input, target, weight, ignore_index, reduction, label_smoothing, anchor, prior)
+        if loss is not None:
+            return loss
+        eager = False
+    call = Call(input, target, weight, ignore_index, reduction, label_smoothing, anchor, prior, context)
+    if eager and weight is None and context is None and setting.get_backend() != "torch":
+        loss = _planned_loss(call)
         if loss is not None:
             return loss
     name, reason = choose(call)
@@ -380,16 +392,22 @@ def _rows(call: Call) -> Rows:
 # The short way
 
 
-def _is_usual(call: Call) -> bool:
+def _is_usual(
+    input: Tensor,
+    target: Any,
+    weight: Any,
+    ignore_index: Any,
+    reduction: Any,
+    label_smoothing: Any,
+    anchor: Any,
+    prior: Any,
+) -> bool:
     """Whether this is rows, class indices and numbers, and the checks could find nothing but a wrong index.
 
     Most calls are, and on a small batch the checks would be a good part of their cost.
     """
-    given: tuple[Any, ...] = call
-    input, target, weight, ignore_index, reduction, label_smoothing, anchor, prior, context = given
-    return bool(
-        context is None
-        and type(target) is Tensor
+    return (
+        type(target) is Tensor
         and target.dtype is torch.int64
         and input.dim() == 2
         and target.dim() == 1
@@ -431,12 +449,19 @@ def _is_usual_weight(weight: Any, input: Tensor) -> bool:
     )
 
 
-def _usual_on_cpu(call: Call) -> Tensor | None:
+def _usual_on_cpu(
+    input: Tensor,
+    target: Any,
+    weight: Any,
+    ignore_index: Any,
+    reduction: Any,
+    label_smoothing: Any,
+    anchor: Any,
+    prior: Any,
+) -> Tensor | None:
     """The usual call on a CPU, or None where the table has to be asked."""
-    given: tuple[Any, ...] = call  # of types that `_is_usual` looks at
-    input, target, weight, ignore_index, reduction, label_smoothing, anchor, prior, _ = given
     if (
-        not _is_usual(call)
+        not _is_usual(input, target, weight, ignore_index, reduction, label_smoothing, anchor, prior)
         or _transforms() is not None
         or forward_ad._current_level >= 0
         or 0 <= ignore_index < input.shape[1]
@@ -512,7 +537,7 @@ def _planned_loss(call: Call) -> Tensor | None:
 def _new_plan(call: Call) -> Any:
     logits, index = call.input, call.target
     if (
-        not _is_usual(call._replace(prior=None))
+        not _is_usual(*call._replace(prior=None)[:8])
         or not isinstance(index, Tensor)
         or logits.numel() == 0
         or logits.stride(1) != 1

@@ -2,5 +2,3 @@
 
 from gence.losses.drift.monitor import MarginalDriftWarning, MarginalMonitor, logits_of, prior_divergence
 from gence.losses.drift.offset import fold_offset, marginal_offset
-
-__all__ = ["MarginalDriftWarning", "MarginalMonitor", "fold_offset", "logits_of", "marginal_offset", "prior_divergence"]

@@ -14,6 +14,7 @@ from gence.losses.targets import flatten_logits
 _DENSE = 2048  # classes up to which Newton's step is solved with its matrix
 _BLOCK, _BLOCK_ON_CPU = 1 << 22, 1 << 18  # logits taken to float64 at a time; few stay in a CPU's caches
 _CONJUGATE_STEPS = 20
+_TINY = 1e-200  # a sum below it is made in log space
 
 _KEEPS_LOGITS = (nn.Identity, nn.Dropout, nn.Flatten, nn.Softmax, nn.LogSoftmax)
 """What may stand behind the layer that makes the logits."""
@@ -133,12 +134,14 @@ def _solve(z: Tensor, pi: Tensor, tolerance: float, max_steps: int) -> Tensor:
     b = torch.zeros_like(pi)
     value, damping, gap = torch.inf, 1e-12, torch.inf
     candidates = [b]
+    # Of many classes, the probabilities of the last look: a matrix as large as the logits, made once.
+    probs = torch.empty_like(z, dtype=torch.float32) if K > _DENSE else None
     for step_number in range(max_steps + 1):  # the last time round is for the gap that the last step left
         looks, values = [], []
         for step in candidates:
-            looks.append(_look(z, b + step))
+            looks.append(_look(z, b + step, probs))
             values.append(looks[-1].mean_lse - float((pi * (b + step)).sum()))
-            if K > _DENSE and values[-1] < value:
+            if probs is not None and values[-1] < value:
                 break  # a look at many classes takes seconds, and Newton's step is nearly always the better
         best = min(range(len(values)), key=values.__getitem__)
         if len(values) > 1:
@@ -152,8 +155,10 @@ def _solve(z: Tensor, pi: Tensor, tolerance: float, max_steps: int) -> Tensor:
         gap = float((m - pi).abs().max())
         if gap <= tolerance or step_number == max_steps:
             break
-        newton = _dense_step if K <= _DENSE else _conjugate_step
-        step = newton(z, b, m, pi - m, max(damping, 1e-13))
+        ridge = max(damping, 1e-13)
+        if probs is not None and best + 1 < len(looks):
+            _look(z, b, probs)
+        step = _dense_step(z, b, m, pi - m, ridge) if probs is None else _conjugate_step(probs, m, pi - m, ridge)
         # The second one never increases the objective: a step of expectation maximisation.
         candidates = [*([step] if bool(step.isfinite().all()) else []), pi.log() - log_m]
     if not gap <= 1e-4:
@@ -172,15 +177,33 @@ class _Look(NamedTuple):
     log_marginal: Tensor  # (K,)
 
 
-def _look(z: Tensor, b: Tensor) -> _Look:
-    """The objective's first part and the marginal of z + b, a block of rows at a time, in float64."""
-    total, log_sums = 0.0, torch.full_like(b, -torch.inf)
-    for block in _blocks(z):
+def _look(z: Tensor, b: Tensor, probs: Tensor | None) -> _Look:
+    """The objective's first part and the marginal of z + b, a block of rows at a time, in float64.
+
+    ``probs`` gets the softmax, in float32.
+    """
+    total, sums = 0.0, torch.zeros_like(b)
+    kept = () if probs is None else _blocks(probs)
+    for at, block in enumerate(_blocks(z)):
         shifted = block.double() + b
-        lse = shifted.logsumexp(1, keepdim=True)
-        total += float(lse.sum())
-        log_sums = torch.logaddexp(log_sums, (shifted - lse).logsumexp(0))
+        top = shifted.amax(1, keepdim=True)
+        parts = shifted.sub_(top).exp_()  # (rows, K)
+        whole = parts.sum(1, keepdim=True)
+        total += float((top + whole.log()).sum())
+        parts.div_(whole)
+        sums += parts.sum(0)
+        if kept:
+            kept[at].copy_(parts)
+    log_sums = sums.log() if float(sums.min()) > _TINY else _log_sums(z, b)
     return _Look(total / len(z), log_sums - math.log(len(z)))
+
+
+def _log_sums(z: Tensor, b: Tensor) -> Tensor:
+    """The log of the summed softmax of z + b, in log space, where a class may be far below any number -> (K,)."""
+    found = torch.full_like(b, -torch.inf)
+    for block in _blocks(z):
+        found = torch.logaddexp(found, (block.double() + b).log_softmax(1).logsumexp(0))
+    return found
 
 
 def _blocks(values: Tensor) -> tuple[Tensor, ...]:
@@ -200,20 +223,17 @@ def _dense_step(z: Tensor, b: Tensor, m: Tensor, gradient: Tensor, ridge: float)
     return step if int(info) == 0 else torch.full_like(step, torch.nan)
 
 
-def _conjugate_step(z: Tensor, b: Tensor, m: Tensor, gradient: Tensor, ridge: float) -> Tensor:
+def _conjugate_step(p: Tensor, m: Tensor, gradient: Tensor, ridge: float) -> Tensor:
     """Newton's step by conjugate gradients with the matrix's diagonal as preconditioner.
 
-    Probabilities are kept in float32: the direction need not be exact, and in float64 they would be twice the logits.
+    Probabilities (n, K) are in float32: the direction need not be exact, and in float64 they would be twice the logits.
     """
-    p = torch.empty_like(z, dtype=torch.float32)
-    for block, kept in zip(_blocks(z), _blocks(p), strict=True):
-        kept.copy_((block.double() + b).softmax(1))
 
     def product(v: Tensor) -> Tensor:
-        return (m + ridge) * v - (p.T @ (p @ v.float())).double() / len(z)
+        return (m + ridge) * v - (p.T @ (p @ v.float())).double() / len(p)
 
     diagonal = m + ridge
-    step, residual = torch.zeros_like(b), gradient.clone()
+    step, residual = torch.zeros_like(m), gradient.clone()
     direction = scaled = residual / diagonal
     size = start = float(residual @ scaled)
     for _ in range(_CONJUGATE_STEPS):

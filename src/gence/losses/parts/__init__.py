@@ -7,15 +7,3 @@ from gence.losses.parts.share import (
     MarginalSource,
     share_of_batch,
 )
-
-__all__ = [
-    "BatchMarginal",
-    "Group",
-    "Marginal",
-    "MarginalSource",
-    "RunningMarginal",
-    "resolve_group",
-    "share_of_batch",
-    "warn_of_lone_rank",
-    "watch_accumulation",
-]

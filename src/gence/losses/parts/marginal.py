@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gence.losses import _checks
 from gence.losses.parts import ranks
-from gence.losses.parts.share import Marginal, log_context_rows, marginal_of, merge, over_ranks, prepare_part
+from gence.losses.parts.share import Marginal, log_softmax_of, marginal_of, merge, over_ranks, prepare_part
 from gence.losses.targets import Target
 
 
@@ -66,8 +66,7 @@ class BatchMarginal:
             raise RuntimeError("marginal: it was reduced over the ranks and is complete; make a new one for each batch")
         rows = prepare_part(input, target, self.weight, self.ignore_index, "mean", self.label_smoothing)
         _checks.check_context(context, rows.num_classes)
-        log_context = None if context is None else log_context_rows(context, input)
-        part = marginal_of(rows, rows.values().log_softmax(1), log_context)
+        part = marginal_of(rows, log_softmax_of(rows, context))
         if self._sum is not None and self._sum.mass.shape != part.mass.shape:
             raise ValueError(f"input: expected {self._sum.mass.shape[0]} classes as before, got {rows.num_classes}")
         self._sum = part if self._sum is None else merge(self._sum, part)
@@ -182,6 +181,7 @@ class RunningMarginal(nn.Module):
         """The current rows and what is left of the earlier ones; "mean" divides by the current rows."""
         del process_group  # part() has seen to it
         own, world_size = part()
+        own = own._replace(log_sums=own.log_sums.to(own.mass))  # as exact as what is kept of earlier batches
         log_momentum = math.log(self.momentum) if self.momentum > 0 else -math.inf
         log_sums = torch.logaddexp(self.log_sums.to(own.log_sums) + log_momentum, own.log_sums)
         mass = self.mass.to(own.mass) * self.momentum + own.mass

@@ -17,13 +17,19 @@ import torch
 from torch import Tensor
 
 from gence.losses import _checks
-from gence.losses.formula import anchor_term, class_prior, log_marginal, marginal_divergence
+from gence.losses.formula import (
+    anchor_term,
+    class_prior,
+    class_shift,
+    log_marginal,
+    marginal_divergence,
+    shifted_log_softmax,
+)
 from gence.losses.parts import ranks
 from gence.losses.targets import (
     Rows,
     Target,
     class_mass,
-    compute_dtype,
     flatten_logits,
     loss_dtype,
     mean_denominator,
@@ -36,13 +42,14 @@ _ONE_DERIVATIVE = (
     "gen_cross_entropy with marginal or process_group has a first derivative only: the rest of the batch is a constant "
     "to this part. Call backward without create_graph, or compute the whole batch at once."
 )
+_HUGE = -1e5  # below it float32 has lost digits that a loss needs
 _DERIVATIVES = (torch._C._functorch.TransformType.Grad, torch._C._functorch.TransformType.Jvp)
 
 
 class Marginal(NamedTuple):
     """What the rows of a batch need to know of each other."""
 
-    log_sums: Tensor  # (K,) log S_k
+    log_sums: Tensor  # (K,) log S_k, in float64 where it can be: of -1e9 float32 keeps no digits
     mass: Tensor  # (K,) T_k
     denominator: Tensor  # () D, what "mean" divides by
     total: Tensor  # () rows that enter S, context included
@@ -96,32 +103,34 @@ def share_of_batch(
     if marginal is not None:
         marginal.check_terms(K, weight, ignore_index, label_smoothing)
     valid = rows.valid()  # (n,)
-    log_p = rows.values().log_softmax(1)  # (n, K)
-    log_context = None if context is None else log_context_rows(context, input)  # (m, K)
+    logs = log_softmax_of(rows, context)
+    log_p, log_context, shift = logs
 
     def part() -> tuple[Marginal, int]:
-        own = marginal_of(rows, log_p.detach(), None if log_context is None else log_context.detach())
+        own = marginal_of(rows, logs)
         if process_group is None:
             return own, 1
         terms = ranks.Terms.of(K, rows.computed, reduction, ignore_index, label_smoothing, anchor, weight, prior)
         return over_ranks(own, terms, process_group)
 
     whole, world_size = part() if marginal is None else marginal.whole(part, process_group)
+    exact = whole.log_sums.detach().to(log_p.device)
     whole = Marginal(*(value.detach().to(log_p) for value in whole))
+    log_s = (exact - shift).to(log_p)  # (K,) less what log_p is short of
 
     anchored = isinstance(anchor, Tensor) or anchor > 0
-    if rows.dense:  # the difference first: of a class that all rows mask, sums of the logarithms have no digits for it
-        losses = target_sum(rows, whole.log_sums - log_p)  # (n,)
-    else:
-        losses = target_sum(rows, whole.log_sums) - target_sum(rows, log_p)  # (n,)
+    # Of what every class has a share in, the difference first: logarithms far from 0 would cancel in their sums.
+    dense = rows.dense
+    losses = target_sum(rows, log_s - log_p) if dense else target_sum(rows, log_s) - target_sum(rows, log_p)  # (n,)
     attraction = whole.mass  # (K,) with what weight S_k's rows are held responsible for log S_k
     if anchored:
         pi = class_prior(whole.mass, prior)
         divergence = marginal_divergence(pi, whole.log_sums, whole.total)
         losses = losses + anchor_term(anchor, divergence) * target_mass(rows)
         attraction = attraction - anchor * whole.mass.sum() * pi
+    _check_digits(exact, attraction)
     attraction = attraction.detach()  # it is a factor of the logits' gradient; the anchor's own is in the loss already
-    losses = losses + _gradient_only(_responsibility(log_p, valid, whole.log_sums, attraction))
+    losses = losses + _gradient_only(_responsibility(log_p, valid, log_s, attraction))
     # The context has no loss of its own, so its gradient rides on the rows' losses.
     riding = log_p.new_zeros(())
     if log_context is not None:
@@ -130,7 +139,7 @@ def share_of_batch(
                 'reduction: "none" on a part without rows has no loss that the context\'s gradient could come with; '
                 'use "mean" or "sum", or detach the context'
             )
-        riding = _gradient_only(_responsibility(log_context, None, whole.log_sums, attraction).sum())
+        riding = _gradient_only(_responsibility(log_context, None, log_s, attraction).sum())
     if reduction == "none":
         return (losses + riding / max(losses.shape[0], 1)).reshape(rows.shape).to(rows.dtype)
     total = world_size * (losses.sum() + riding)
@@ -163,15 +172,36 @@ def prepare_part(
     )
 
 
-def log_context_rows(context: Tensor, input: Tensor) -> Tensor:
-    """The context's log-probabilities, in the type the input's are computed in -> (m, K)."""
-    return flatten_logits(context).to(compute_dtype(input)).log_softmax(1)
+class LogSoftmax(NamedTuple):
+    """Log-probabilities less a shift, which is what all of them have in a class that they mask by a huge number."""
+
+    rows: Tensor  # (n, K)
+    context: Tensor | None  # (m, K)
+    shift: Tensor  # (K,) without gradient
 
 
-def marginal_of(rows: Rows, log_p: Tensor, log_context: Tensor | None) -> Marginal:
+def log_softmax_of(rows: Rows, context: Tensor | None) -> LogSoftmax:
+    """The log-probabilities of rows and context, in the type the rows are computed in, with all their digits."""
+    z = rows.values()
+    others = None if context is None else flatten_logits(context).to(z.dtype)
+    known = [(values.detach(), valid) for values, valid in ((z, rows.valid()), (others, None)) if values is not None]
+    known = [(values, valid) for values, valid in known if values.shape[0]]
+    shift = z.new_zeros(rows.num_classes)
+    if known:
+        shift = class_shift(*known[0], known[1][0] if len(known) > 1 else None)
+    return LogSoftmax(
+        shifted_log_softmax(z, shift), None if others is None else shifted_log_softmax(others, shift), shift
+    )
+
+
+def marginal_of(rows: Rows, logs: LogSoftmax) -> Marginal:
     """The marginal of these rows alone."""
-    total = rows.count() + (0 if log_context is None else log_context.shape[0])
-    return Marginal(log_marginal(log_p, rows.valid(), log_context), class_mass(rows), mean_denominator(rows), total)
+    context = None if logs.context is None else logs.context.detach()
+    log_sums = log_marginal(logs.rows.detach(), rows.valid(), context)
+    if log_sums.device.type != "mps":  # Apple's devices lack float64
+        log_sums = log_sums.double()
+    total = rows.count() + (0 if context is None else context.shape[0])
+    return Marginal(log_sums + logs.shift, class_mass(rows), mean_denominator(rows), total)
 
 
 def merge(first: Marginal, second: Marginal) -> Marginal:
@@ -189,7 +219,8 @@ def over_ranks(own: Marginal, terms: ranks.Terms, process_group: ranks.Group) ->
     group = ranks.resolve_group(process_group)
     ranks.check_agreement(terms, group, own.mass.device)
     scalars = torch.stack([own.denominator, own.total])
-    log_sums, mass, (denominator, total) = ranks.add_over_ranks(own.log_sums, own.mass, scalars, group)
+    log_sums = own.log_sums.to(own.mass)  # twice the bytes would go over the wire
+    log_sums, mass, (denominator, total) = ranks.add_over_ranks(log_sums, own.mass, scalars, group)
     return Marginal(log_sums, mass, denominator, total), group.size()
 
 
@@ -199,6 +230,21 @@ def _responsibility(log_p: Tensor, valid: Tensor | None, log_s: Tensor, attracti
         log_p = log_p.masked_fill(~valid[:, None], -torch.inf)
     log_s = log_s.masked_fill(log_s == -torch.inf, torch.inf)  # a class that no row predicts has no responsible row
     return ((log_p - log_s).exp() * attraction).sum(1)
+
+
+def _check_digits(log_sums: Tensor, attraction: Tensor) -> None:
+    """Of a class that all rows mask by -1e9, a marginal in float32 has no digits left."""
+    readable = all(_checks.values_can_be_read(values) for values in (log_sums, attraction))
+    if log_sums.dtype != torch.float32 or not readable:
+        return
+    lost = ((attraction != 0) & (log_sums < _HUGE) & (log_sums > -torch.inf)).nonzero().flatten().tolist()
+    if lost:
+        raise ValueError(
+            f"input: all rows mask class {lost[0]} by a huge number, and a target, label_smoothing or the prior gives "
+            "it mass; the marginal of ranks, of a RunningMarginal and of weighted samples is kept in float32, which "
+            "has no digits left for it. Give such a class no mass (class probabilities in place of label_smoothing), "
+            "or give logits in float64."
+        )
 
 
 def _check_constants(target: Target, weight: Tensor | None) -> None:

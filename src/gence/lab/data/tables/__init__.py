@@ -12,14 +12,7 @@ if TYPE_CHECKING:
     from gence.lab.data.tables.columns import Columns
     from gence.lab.data.tables.files import read_one
     from gence.lab.data.tables.findings import TablePart, check_rows
-    from gence.lab.data.tables.rows import (
-        RowSet,
-        RowSplits,
-        judged_rows,
-        load_ood_rows,
-        load_rows,
-        new_rows,
-        read_new_rows,
-    )
+    from gence.lab.data.tables.load import judged_rows, load_ood_rows, load_rows, new_rows, read_new_rows
+    from gence.lab.data.tables.rows import RowSet, RowSplits
 
 __getattr__, __dir__, __all__ = front_door(__name__)

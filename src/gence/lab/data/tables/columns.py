@@ -1,18 +1,19 @@
 """Which column is the text, which the label, and which hold numbers or categories.
 
 What is unmistakable is recognised and said; everything else is an error that shows the columns. Which columns hold
-numbers is decided on the training part alone.
+numbers is decided on the training part alone; `content_of` then reads them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from gence.lab.data.errors import DataError
+from gence.lab.data.errors import DataError, first_few
 from gence.lab.data.tables.address import TableAddress
 
 TEXT_NAMES = ("text", "texts", "sentence", "utterance", "message", "review", "query", "question")
@@ -176,9 +177,49 @@ def _looks_like_text(column: pd.Series) -> bool:
 
 def listed(names: Sequence[str], most: int = 8) -> str:
     """Names in quotes, the first of many."""
-    shown = ", ".join(repr(name) for name in names[:most])
-    return shown + (f" and {len(names) - most} more" if len(names) > most else "")
+    return first_few([repr(name) for name in names], most)
 
 
 def _quoted(name: str) -> str:
     return f'"{name}"' if " " in name else name
+
+
+def content_of(table: pd.DataFrame, columns: Columns, where: str) -> list[str] | pd.DataFrame:
+    """The texts, or the numbers and categories, of a table with the columns of a training part."""
+    for name in columns.used:
+        if name not in table.columns:
+            raise DataError(
+                f"{where} has no column {name!r}, which the training part has; it has "
+                f"{listed(list(map(str, table.columns)), 30)}"
+            )
+    if columns.text is not None:
+        return [str(cell) for cell in table[columns.text].astype("string").fillna("").str.strip().tolist()]
+    found: dict[str, Any] = {}
+    for name in columns.numbers:
+        values = numbers_of(table[name])
+        if values is None:
+            words = words_of(table[name])
+            row = next((i for i, word in enumerate(words) if word and not _is_number(word)), None)
+            if row is not None:
+                raise DataError(
+                    f"{where}: row {row + 1} of the column {name!r} is {words[row][:40]!r}; expected a number"
+                )
+            values = np.full(len(table), np.nan)
+        infinite = np.flatnonzero(np.isinf(values))
+        if len(infinite):
+            raise DataError(
+                f"{where}: row {infinite[0] + 1} of the column {name!r} is infinite; leave the cell empty if the value "
+                "is missing"
+            )
+        found[name] = values
+    for name in columns.categories:
+        found[name] = np.array(words_of(table[name]), dtype=object)
+    return pd.DataFrame(found)
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True

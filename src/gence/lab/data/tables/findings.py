@@ -18,11 +18,12 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from gence.lab.data.errors import DataError
+from gence.lab.data.errors import DataError, first_few
 from gence.lab.data.tables.address import TableAddress
 from gence.lab.data.tables.columns import find_columns, labels_of, numbers_of
 from gence.lab.data.tables.files import Part, read_files
-from gence.lab.data.tables.rows import RowSet, RowSplits, lone_classes, missing_labels, read_rows, unseen_classes
+from gence.lab.data.tables.load import lone_classes, missing_labels, read_rows, unseen_classes
+from gence.lab.data.tables.rows import RowSet, RowSplits
 
 HUGE_TEXT = 10_000
 """Characters of a text that no encoder reads to its end."""
@@ -134,12 +135,12 @@ def _class_notes(splits: RowSplits) -> Iterator[str]:
     train, test = splits.train.counts().tolist(), splits.test.counts().tolist()
     rare = [f"{name!r} ({count})" for name, count in zip(splits.classes, train, strict=True) if count < _RARE]
     if rare:
-        yield f"{len(rare)} of {len(train)} classes have fewer than {_RARE} training rows: {_some(rare)}"
+        yield f"{len(rare)} of {len(train)} classes have fewer than {_RARE} training rows: {first_few(rare)}"
     if max(train) > 10 * max(1, min(train)):
         yield f"classes have {min(train)} to {max(train)} training rows: look at balanced accuracy too"
     absent = [repr(name) for name, count in zip(splits.classes, test, strict=True) if not count]
     if absent:
-        yield f"{len(absent)} classes have no test row: {_some(absent)}"
+        yield f"{len(absent)} classes have no test row: {first_few(absent)}"
     alike: dict[str, list[str]] = defaultdict(list)
     for name in splits.classes:
         alike["".join(name.casefold().replace("_", " ").replace("-", " ").split())].append(name)
@@ -307,7 +308,3 @@ def _text_notes(texts: Sequence[str]) -> Iterator[str]:
         hit = [text for text in texts if pattern.search(text)]
         if hit:
             yield f"{len(hit)} texts {many} {what} {hit[0][:60]!r}"
-
-
-def _some(names: Sequence[str], most: int = 5) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -67,6 +67,7 @@ class StackedLoss:
             weighted = any("weight" in loss.params for group in kept for loss in group)
             formula = _by_autograd if weighted else _BY_HAND.get(name, _by_autograd)
             self.parts.append((where, formula, self._params(name, modules, priors), modules))
+        self.sizes = [where.stop - where.start for where, *_ in self.parts]
 
     def __call__(
         self, z: Tensor, labels: Tensor, *, anchor_share: Tensor | None = None, values: bool = True
@@ -84,24 +85,22 @@ class StackedLoss:
         """
         rows, K = z.shape[1], self.num_classes
         z = z.permute(0, 2, 3, 1).contiguous()  # (G, M, K, B); for linear heads it is that already
-        log_p = z - z.amax(2, keepdim=True)
+        log_p = z.log_softmax(2)
         p = log_p.exp()
-        total = p.sum(2, keepdim=True)
-        p /= total
-        log_p -= total.log_()
         label = labels[:, None, None]  # (G, 1, 1, B)
         one_hot = torch.zeros(len(z), 1, K, rows, dtype=z.dtype).scatter_(2, label, 1.0)
         gradient = p - one_hot
         losses = z.new_empty(z.shape[:2]) if values else None
-        for where, formula, params, modules in self.parts:
+        each = (z, log_p, p, gradient, label.expand(-1, z.shape[1], -1, -1))
+        pieces = zip(*(tensor.split_with_sizes(self.sizes, 1) for tensor in each), strict=True)
+        for (where, formula, params, modules), piece in zip(self.parts, pieces, strict=True):
+            mine_z, mine_log_p, mine_p, gap, wide = piece
             if anchor_share is not None and "anchor" in params:
                 params = {**params, "anchor": params["anchor"] * anchor_share[:, where, None, None]}
             smoothing = params.get("label_smoothing")
             target = one_hot if smoothing is None else one_hot * (1 - smoothing) + smoothing / K
-            mine_z, mine_log_p, mine_p, gap = (part[:, where] for part in (z, log_p, p, gradient))
             if smoothing is not None:
                 torch.sub(mine_p, target, out=gap)
-            wide = label.expand(-1, where.stop - where.start, -1, -1)
             batch = _Batch(mine_z, mine_log_p, mine_p, target, gap, wide, smoothing is not None, modules)
             value = formula(batch, params)
             if losses is not None:

@@ -313,14 +313,17 @@ class _Curves:
 
 
 def _shared_out(cohort: list[list[int]], threads: int) -> list[list[list[int]]]:
-    """A cohort as parts for so many threads: each group's runs divided, or the groups where they have too few."""
+    """A cohort as parts for so many threads: groups, or each group's runs where there are too few of them.
+
+    Dividing a group is dearer: each half takes the same rows, and its products are smaller.
+    """
     per_group, groups = len(cohort[0]), len(cohort)
-    if per_group >= threads:
-        ends = [per_group * i // threads for i in range(threads + 1)]
-        return [[group[a:b] for group in cohort] for a, b in pairwise(ends)]
-    count = min(threads, groups)
-    ends = [groups * i // count for i in range(count + 1)]
-    return [cohort[a:b] for a, b in pairwise(ends)]
+    if groups >= threads or per_group < threads:
+        count = min(threads, groups)
+        ends = [groups * i // count for i in range(count + 1)]
+        return [cohort[a:b] for a, b in pairwise(ends)]
+    ends = [per_group * i // threads for i in range(threads + 1)]
+    return [[group[a:b] for group in cohort] for a, b in pairwise(ends)]
 
 
 def steps_of(recipe: Recipe, n: int) -> int:

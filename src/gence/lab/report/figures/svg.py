@@ -80,13 +80,13 @@ def as_svg(figure: Figure, salt: str) -> str:
     return printable(buffer.getvalue())
 
 
-def as_png(figure: Figure, dpi: int = 150) -> bytes:
+def as_png(figure: Figure) -> bytes:
     """Return a figure as PNG."""
     import matplotlib
 
     buffer = io.BytesIO()
     with matplotlib.rc_context(_STYLE):
-        figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
+        figure.savefig(buffer, format="png", dpi=150, metadata={"Software": None})
     return buffer.getvalue()
 
 

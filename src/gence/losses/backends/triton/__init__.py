@@ -19,5 +19,3 @@ from gence.losses.backends.triton.layout import operands_of
 from gence.losses.backends.triton.operator import compiled_loss, eager_loss
 from gence.losses.backends.triton.plans import plan_of
 from gence.losses.backends.triton.tuning import fingerprint
-
-__all__ = ["compiled_loss", "eager_loss", "fingerprint", "is_tiny", "operands_of", "plan_of"]

@@ -12,20 +12,3 @@ from gence.losses.backends.triton.kernels.stream_backward import stream_gradient
 from gence.losses.backends.triton.kernels.stream_forward import stream_columns, stream_rows
 from gence.losses.backends.triton.kernels.tiles import VECTORS
 from gence.losses.backends.triton.kernels.tiny import tiny_kernel, tiny_warps
-
-__all__ = [
-    "VECTORS",
-    "finalise",
-    "finish_columns",
-    "group_backward",
-    "group_labels",
-    "long_rows_backward",
-    "rows_backward",
-    "rows_forward",
-    "stream_columns",
-    "stream_gradient",
-    "stream_pulls",
-    "stream_rows",
-    "tiny_kernel",
-    "tiny_warps",
-]

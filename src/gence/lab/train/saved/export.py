@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gence.lab.data import normalize
 from gence.lab.store import writing_file
 from gence.lab.train.frozen import FrozenClassifier
-from gence.lab.train.predict import TrainedModel, check_adjustments
+from gence.lab.train.saved.network import TrainedModel, check_adjustments
 
 FORMATS = {".onnx": "ONNX", ".pt2": "torch.export"}
 """File endings, and what they stand for."""

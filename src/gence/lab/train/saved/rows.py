@@ -28,7 +28,8 @@ from gence.lab.spec import RunSpec, check_ood_names, ood_name
 from gence.lab.train.checkpoint import read_calibrator, read_tensors
 from gence.lab.train.evaluate import Detected, FeatureDetectors, score_saved
 from gence.lab.train.frozen import read_detectors, read_head
-from gence.lab.train.predict import adjusted, finite, write_probabilities
+from gence.lab.train.saved.network import adjusted, damaged, finite
+from gence.lab.train.saved.predict import write_probabilities
 
 _CHUNK = 1000  # rows predicted at a time
 
@@ -110,10 +111,7 @@ def load_row_model(path: str | Path) -> RowModel:
     except EncoderError:  # which says what to do
         raise
     except (SafetensorError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, OverflowError) as error:
-        raise ValueError(
-            f"{path} is damaged, or was not written by gence train --save ({type(error).__name__}: {error}); get the "
-            "file again, or train the model again"
-        ) from error
+        raise damaged(path, error) from error
     return RowModel(encoder, head, spec, classes, columns, offset, data, calibrator, detectors)
 
 
