@@ -204,6 +204,11 @@ def test_parquet_arrow_and_frames_keep_their_types(tmp_path: Path) -> None:
     (tmp_path / "bad.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-40])
     with pytest.raises(DataError, match=r"bad.parquet cannot be read"):
         load_rows(str(tmp_path / "bad.parquet"))
+    frame.to_feather(tmp_path / "whole.arrow")
+    # In the notes that pandas leaves in the file.
+    (tmp_path / "odd.arrow").write_bytes((tmp_path / "whole.arrow").read_bytes().replace(b'"step"', b'"stxp"'))
+    with pytest.raises(DataError, match=r"odd.arrow cannot be read as arrow: 'step'"):
+        load_rows(str(tmp_path / "odd.arrow"))
 
 
 def test_ready_features(tmp_path: Path) -> None:

@@ -80,6 +80,17 @@ def test_without_hard_links_nothing_is_overwritten_either(tmp_path, monkeypatch)
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
+@pytest.mark.parametrize("at", ["_flush_folder", "replace"])
+def test_ctrl_c_while_a_store_is_tried_leaves_nothing(tmp_path, monkeypatch, at):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path if at == "replace" else atomic, at, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Store(tmp_path / "store").ensure_writable()
+    assert not list((tmp_path / "store").iterdir())
+
+
 def test_missing_is_by_key_once_and_in_order(tmp_path):
     store = filled(tmp_path, SPECS[:2])
     assert store.missing([*SPECS, *SPECS]) == SPECS[2:]

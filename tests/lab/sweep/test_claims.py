@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -86,3 +87,16 @@ def test_a_garbled_claim_lives_by_its_age(tmp_path, content):
         assert not claims.take("a"), "its holder may be writing it"
         os.utime(path, (0, 0))
         assert claims.take("a")
+
+
+def test_ctrl_c_while_the_clock_is_read_leaves_no_file(tmp_path, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    (tmp_path / "claims").mkdir()
+    claims = Claims(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "stat", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            claims._file_system_time()
+    assert not list((tmp_path / "claims").iterdir())

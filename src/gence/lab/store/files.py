@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import io
 import json
 import os
 import re
@@ -17,7 +18,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from gence.lab.store.environment import MACHINE, is_alive, process_identity
 
@@ -88,9 +89,12 @@ def replace_file(path: Path, data: bytes | Iterable[bytes]) -> None:
     temporary = _written_beside(path, data)
     try:
         temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise explain(error, path) from error
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise explain(error, path) from error
+        raise  # Ctrl-C
     _flush_folder(path.parent)
 
 
@@ -141,15 +145,11 @@ def spreadsheet_text(text: str) -> str:
     return text
 
 
-class _Lines:
+class _Lines(io.StringIO):
     """Takes rows that end in CR LF, and has them with LF."""
 
-    def __init__(self) -> None:
-        self.written: list[str] = []
-
     def write(self, row: str) -> int:
-        self.written.append(row.removesuffix("\r\n") + "\n")
-        return len(row)
+        return super().write(row.removesuffix("\r\n") + "\n")
 
 
 def frame_as_csv(frame: pd.DataFrame) -> str:
@@ -161,8 +161,8 @@ def frame_as_csv(frame: pd.DataFrame) -> str:
             texts.isetitem(at, safe)
     # Only with both characters in the line end is a text quoted that has either; "\n" alone ends our lines.
     lines = _Lines()
-    texts.to_csv(cast(Any, lines), index=False, lineterminator="\r\n")
-    return "".join(lines.written)
+    texts.to_csv(lines, index=False, lineterminator="\r\n")
+    return lines.getvalue()
 
 
 def remove(path: Path) -> None:

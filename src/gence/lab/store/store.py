@@ -11,6 +11,7 @@ read at the same time, and stores made on different days combine (`Store.merge`)
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -73,8 +74,11 @@ class Store:
     def ensure_writable(self) -> None:
         """Raise `StoreError` now, rather than after hours of training, if nothing can be written here."""
         probe = files.temporary_path(self.root / "probe")
-        files.replace_file(probe, b"x" * 4096)
-        probe.unlink(missing_ok=True)
+        try:
+            files.replace_file(probe, b"x" * 4096)
+        finally:  # after Ctrl-C too; where nothing can be written, there is nothing to remove
+            with contextlib.suppress(OSError):
+                probe.unlink(missing_ok=True)
 
     def has(self, key: str) -> bool:
         """Return whether the run with this key is recorded."""

@@ -118,10 +118,11 @@ class Claims:
     def _file_system_time(self) -> float:
         """Return now by the clock of the file system, as the clocks of a cluster's machines differ."""
         probe = temporary_path(self._folder / "clock")
-        probe.write_bytes(b"")
-        now = probe.stat().st_mtime
-        probe.unlink(missing_ok=True)
-        return now
+        try:
+            probe.write_bytes(b"")
+            return probe.stat().st_mtime
+        finally:
+            probe.unlink(missing_ok=True)
 
     def _beat(self) -> None:
         if self._thread is None:

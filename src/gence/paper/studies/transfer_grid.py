@@ -157,7 +157,7 @@ REFERENCES = tuple(
     for name, title in (("logistic", "Logistic regression"), ("centroid", "Nearest centroid"), ("knn", "kNN"))
 )
 SUPCON = _line("supcon", "SupCon, then linear", "supcon", head="projection", sizes=(5, 20))
-FULL = _line("ce_full", "CE, full batch", full_batch=True)
+FULL = _line("ce_full", "CE, full batch", full_batch=True, sizes=(1, 2, 5, 10, 20))  # of more rows it takes minutes
 WEIGHTED = _line("class_weights", "CE, class weights", "ce(weight=balanced)")
 _TAIL = (
     *(Line(name=one.name, title=one.title, loss=one.loss) for one in SIX_LOSSES),

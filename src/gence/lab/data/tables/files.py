@@ -162,7 +162,7 @@ def _delimiter(text: str, where: str, notes: list[str]) -> tuple[str, list[str]]
 
 
 def _read_arrow(data: bytes, where: str, ending: str) -> pd.DataFrame:
-    from pyarrow import ArrowException, BufferReader, feather, ipc, parquet
+    from pyarrow import BufferReader, feather, ipc, parquet
 
     source = BufferReader(data)
     try:
@@ -173,7 +173,7 @@ def _read_arrow(data: bytes, where: str, ending: str) -> pd.DataFrame:
         else:
             table = ipc.open_stream(source).read_all()
         frame: pd.DataFrame = table.to_pandas()
-    except (ArrowException, OSError, ValueError) as error:
+    except Exception as error:  # Arrow's own; and of damaged notes that pandas left in the file, nearly any
         raise DataError(f"{where} cannot be read as {ending}: {str(error)[:200]}; get the file again") from error
     return frame.rename(columns=str)
 
