@@ -140,8 +140,8 @@ def test_with_an_anchor_of_a_tenth_a_gradient_through_unlabelled_rows_does_harm(
     pools = [f"anchor_0.1_u{pool}" for pool in unlabelled.POOLS]
     there = [(one, pool) for one in pooled.values() for pool in pools if pool in one]
     losses = [one["anchor_0.1"] - one[pool] for one, pool in there]
-    assert (round(min(losses)), round(max(losses))) == (26, 58)
-    assert "by 26 to 58 points" in unlabelled.FINDINGS[1]
+    assert (round(min(losses)), round(max(losses))) == (27, 58)
+    assert "by 27 to 58 points" in unlabelled.FINDINGS[1]
     changes = [one[f"{pool}_detached"] - one["anchor_0.1"] for one in pooled.values() for pool in pools if pool in one]
     assert f"{max(map(abs, changes)):.1f}" == "1.2"
     assert "by 1.2 points at most" in unlabelled.FINDINGS[1]
