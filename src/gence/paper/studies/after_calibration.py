@@ -311,9 +311,9 @@ DETECTED = (
     "change them."
 )
 REMAINS = (
-    "What remains of GenCE's calibration advantage after temperature scaling? Little: the calibration error of anchored "
-    "GenCE is then 1.9 points below cross-entropy's, which is significant; that of plain GenCE 1.4 points, which is "
-    "not. The NLLs do not differ significantly."
+    "What remains of GenCE's calibration advantage after temperature scaling? Little: the calibration error of "
+    "anchored GenCE is then 1.9 points below cross-entropy's, which is significant; that of plain GenCE 1.4 points, "
+    "which is not. The NLLs do not differ significantly."
 )
 ENOUGH = 2
 """Settings with cross-entropy and both GenCE from which on the answer is given."""
