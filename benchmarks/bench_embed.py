@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from gence.lab.bench import write_record
 from gence.lab.data import load
 from gence.lab.features import embed, load_encoder
 from gence.lab.features.embedding import BATCH
@@ -55,10 +56,9 @@ def main() -> None:
         "rounds": arguments.rounds, "images_per_second": rate, "share_of_bare": round(min(bare) / min(whole), 3),
         "median_share_of_bare": round(statistics.median(ratios), 3),
     }  # fmt: skip
-    text = json.dumps(found, indent=1)
-    print(text)
+    print(json.dumps(found, indent=1))
     if arguments.output:
-        arguments.output.write_text(text + "\n")
+        write_record(found, arguments.output)
 
 
 if __name__ == "__main__":

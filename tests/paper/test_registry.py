@@ -138,7 +138,7 @@ def test_names_are_in_the_order_of_the_page() -> None:
             "epoch_time",
         ),
         *("tuned", "tuned_ece", "tuned_ood", "remedies", "remedies_ece", "remedies_drift", "remedies_course"),
-        *("larger_batches", "open_choices"),
+        *("larger_batches", "open_choices", "both_networks", "closest_recipe"),
         *("transfer", "transfer_balanced", "transfer_balanced_nll", "transfer_balanced_ece", "transfer_balanced_auroc"),
         *("transfer_balanced_near", "transfer_balanced_far"),
         *("transfer_tail", "transfer_tail_head", "transfer_tail_middle", "transfer_tail_smallest"),

@@ -45,7 +45,7 @@ def register(app: typer.Typer) -> None:
         model: Annotated[
             str | None,
             typer.Option(
-                help="Train this network: small_cnn, mlp, resnet18, resnet50, vgg19, wrn16_8, timm:NAME or "
+                help="Train this network: small_cnn, mlp, resnet18, resnet50, vgg19, vgg19_wide, wrn16_8, timm:NAME or "
                 "own:MODULE:FUNCTION from scratch; HEAD@ENCODER on a pretrained encoder, as "
                 "linear@efficientnet_lite0. Default: as gence compare."
             ),

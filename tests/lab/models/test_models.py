@@ -6,6 +6,7 @@ from torch import nn
 from torchvision.models import vgg19_bn
 
 from gence.lab.models import ImageClassifier, check_model, create_model, known_models
+from gence.lab.models.networks import HalfDropout
 
 FAST = ("mlp", "resnet18", "small_cnn", "wrn16_8")
 
@@ -14,10 +15,10 @@ def parameter_count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-@pytest.mark.parametrize("name", ["mlp", "resnet18", "resnet50", "small_cnn", "vgg19", "wrn16_8"])
+@pytest.mark.parametrize("name", ["mlp", "resnet18", "resnet50", "small_cnn", "vgg19", "vgg19_wide", "wrn16_8"])
 @pytest.mark.parametrize(("size", "channels"), [(32, 3), (84, 3), (8, 1)])
 def test_logits_are_the_head_of_the_features(name: str, size: int, channels: int) -> None:
-    if name == "vgg19" and size == 8:
+    if name.startswith("vgg19") and size == 8:
         with pytest.raises(ValueError, match=r"image_size >= 32, got 8"):
             create_model(name, num_classes=7, image_size=size)
         return
@@ -40,6 +41,7 @@ def test_logits_are_the_head_of_the_features(name: str, size: int, channels: int
         ("resnet50", "cifar", 23_520_842),
         ("resnet50", "imagenet", 23_528_522),
         ("vgg19", "auto", 20_035_018),
+        ("vgg19_wide", "auto", 20_029_888 + 4096 * 513 + 4096 * 4097 + 40_970),
         ("wrn16_8", "auto", 10_961_370),
         ("small_cnn", "auto", 57_130),
         ("mlp", "auto", 3072 * 256 + 256 + 256 * 256 + 256 + 256 * 10 + 10),
@@ -47,6 +49,27 @@ def test_logits_are_the_head_of_the_features(name: str, size: int, channels: int
 )
 def test_parameter_counts(name: str, stem: str, expected: int) -> None:
     assert parameter_count(create_model(name, num_classes=10, stem=stem)) == expected
+
+
+def test_dropout_of_a_half_belongs_to_its_module() -> None:
+    torch.manual_seed(0)
+    layer, other = HalfDropout(), HalfDropout()
+    x = torch.ones(64, 4096, requires_grad=True)
+    masks = [layer(x) for _ in range(3)]
+    stored = {name: value.clone() for name, value in layer.state_dict().items()}
+    after = layer(x)
+    layer.load_state_dict(stored)
+    torch.testing.assert_close(layer(x), after, rtol=0, atol=0)  # a run that resumes
+    # Every pair of masks, elements beside one another included, agrees as often as independent coins do.
+    flat = [mask.detach().flatten() / 2 for mask in (*masks, after, other(x))]
+    n = flat[0].numel()
+    for i, a in enumerate(flat):
+        assert abs(float(a.mean()) - 0.5) < 5 * 0.5 / n**0.5
+        for b in (*flat[:i], a.roll(1), a.roll(4096), a.roll(7 * 4096)):
+            assert abs(float((a == b).float().mean()) - 0.5) < 5 * 0.5 / n**0.5
+    (grad,) = torch.autograd.grad(masks[0].sum(), x)
+    torch.testing.assert_close(grad, masks[0].detach(), rtol=0, atol=0)
+    assert layer.eval()(x) is x
 
 
 def test_vgg19_computes_what_torchvisions_features_compute() -> None:

@@ -221,8 +221,8 @@ def vgg19(*, in_channels: int, image_size: int, stem: str) -> Backbone:
     """Return VGG-19 with BatchNorm (512 features).
 
     The three wide linear layers of the original, made for 224 px, are replaced by an average over what the five pools
-    leave (1 x 1 of 32 px, 2 x 2 of 84 px) and the one linear head. The convolutions have no bias: the BatchNorm that
-    follows each would cancel it.
+    leave (1 x 1 of 32 px, 2 x 2 of 84 px) and the one linear head; `vgg19_wide` keeps them. The convolutions have no
+    bias: the BatchNorm that follows each would cancel it.
     """
     if stem == "imagenet":
         raise ValueError("stem='imagenet' does not exist for vgg19, whose first layer is a 3x3 convolution; use 'auto'")
@@ -242,6 +242,48 @@ def vgg19(*, in_channels: int, image_size: int, stem: str) -> Backbone:
         layers.append(nn.MaxPool2d(2))
     parts = OrderedDict(convolutions=FusedSequential(*layers), avgpool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten())
     return Backbone(nn.Sequential(parts), channels)
+
+
+_WIDE = 4096  # of the VGG paper, whose dropout is a half
+
+
+def vgg19_wide(*, in_channels: int, image_size: int, stem: str) -> Backbone:
+    """Return VGG-19 with BatchNorm and the original's two wide layers with dropout before the head (4096 features)."""
+    narrow = vgg19(in_channels=in_channels, image_size=image_size, stem=stem)
+    layers = [nn.Linear(narrow.width, _WIDE), nn.ReLU(inplace=True), HalfDropout()]
+    layers += [nn.Linear(_WIDE, _WIDE), nn.ReLU(inplace=True), HalfDropout()]
+    return Backbone(nn.Sequential(OrderedDict(convolutions=narrow.module, wide=nn.Sequential(*layers))), _WIDE)
+
+
+class HalfDropout(nn.Module):
+    """Dropout of a half whose draws belong to the module: a seed and a counter in its buffers, hashed.
+
+    PyTorch's dropout draws from the one generator of a device. Runs that train side by side would take turns with it,
+    so that a run would depend on its neighbours, and a run that resumes would not find where it had stopped.
+
+    >>> layer = HalfDropout()
+    >>> sorted(set(layer(torch.ones(100)).tolist())), layer.eval()(torch.ones(2)).tolist()
+    ([0.0, 2.0], [1.0, 1.0])
+    """
+
+    seed: Tensor
+    drawn: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seed", torch.randint(2**62, ()))
+        self.register_buffer("drawn", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x with half of its elements zeroed, the others doubled; in evaluation x itself."""
+        if not self.training:
+            return x
+        draw = torch.arange(x.numel(), device=x.device) + (self.seed + (self.drawn << 40))
+        self.drawn += 1
+        # Two rounds of a multiplicative hash (splitmix64's multipliers, as signed numbers); the top bit decides.
+        for multiplier, shift in ((-4658895280553007687, 30), (-7723592293110705685, 27)):
+            draw = (draw ^ (draw >> shift)) * multiplier
+        return x * ((draw < 0).view(x.shape).to(x.dtype) * 2)
 
 
 class _PreActivationBlock(nn.Module):

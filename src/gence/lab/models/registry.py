@@ -25,6 +25,7 @@ from gence.lab.models.networks import (
     small_cnn,
     timm_backbone,
     vgg19,
+    vgg19_wide,
     wrn16_8,
 )
 
@@ -85,6 +86,7 @@ _BACKBONES: dict[str, Callable[..., Backbone]] = {
     "resnet50": resnet50,
     "small_cnn": small_cnn,
     "vgg19": vgg19,
+    "vgg19_wide": vgg19_wide,
     "wrn16_8": wrn16_8,
 }
 _TIMM = "timm:"
@@ -96,7 +98,7 @@ def known_models() -> tuple[str, ...]:
     """Return the names that :func:`create_model` knows; any timm network is there too, as ``timm:NAME``.
 
     >>> known_models()
-    ('mlp', 'resnet18', 'resnet50', 'small_cnn', 'vgg19', 'wrn16_8')
+    ('mlp', 'resnet18', 'resnet50', 'small_cnn', 'vgg19', 'vgg19_wide', 'wrn16_8')
     """
     return tuple(sorted(_BACKBONES))
 
