@@ -43,7 +43,7 @@ BOOSTING = "boosting"
 MARGINS = tuple((C, gamma) for C in (1.0, 10.0, 100.0) for gamma in (0.3, 1.0, 3.0))
 """C and gamma of the support vector machine, for features whose root mean square norm is 1."""
 
-_MOST_WORK = 250_000_000  # rows x features x classes, beyond which choosing C takes many minutes
+_MOST_WORK = 500_000_000  # rows x features x classes, beyond which choosing C takes minutes
 _MOST_KERNEL = 2_500  # rows, beyond which the support vector machine does
 _MOST_ROWS = 20_000  # beyond which distances between all rows do
 _MOST_TREES = 500_000  # rows x classes
@@ -58,7 +58,7 @@ def affordable_references(problem: HeadProblem, kind: str) -> tuple[str, ...]:
     """
     n, K = len(problem), problem.num_classes
     found = ["majority"]
-    if n * min(n, problem.width) * K <= (_MOST_WORK if kind != PIXELS else _MOST_WORK // 5):
+    if n * min(n, problem.width) * K <= (_MOST_WORK if kind != PIXELS else _MOST_WORK // 10):
         found.append("logistic")
     if n <= _MOST_KERNEL and n * K <= 10 * _MOST_KERNEL:
         found.append("svm")
