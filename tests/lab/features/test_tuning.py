@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from gence.lab.data import DataError
+from gence.lab.features.heads import references
 from gence.lab.features.heads.problem import HEAD_RECIPE, HeadProblem, HeadRun
 from gence.lab.features.heads.references import (
     REFERENCES,
@@ -134,6 +136,20 @@ def test_references_of_two_classes_and_of_many_pixels() -> None:
     wide, wider = (HeadProblem(torch.zeros(n, 768), torch.zeros(n, dtype=torch.long), 100) for n in (5000, 7000))
     assert "logistic" in affordable_references(wide, "features")
     assert "logistic" not in affordable_references(wider, "features")
+
+
+def test_references_multiply_in_one_thread(monkeypatch) -> None:
+    threads, make = [], references._knn
+
+    def observed(*given):
+        threads.extend(one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas")
+        return make(*given)
+
+    monkeypatch.setattr(references, "_knn", observed)
+    rows = problem()
+    with threadpool_limits(2, user_api="blas"):
+        fit_references(rows, stratified_folds(rows.labels, 3, seed=0), ["knn"])
+    assert set(threads) == {1}
 
 
 @pytest.mark.parametrize("full_batch", [False, True])

@@ -104,6 +104,8 @@ def fit_references(
         names: which references.
         chosen: "weight_decay" or "k" where it has been chosen already, on other rows; the folds are then not used.
     """
+    from threadpoolctl import threadpool_limits  # scikit-learn brings it
+
     every = torch.arange(len(problem))
     rows, labels = problem.scaling(problem.rows(every)).double(), problem.labels.numpy()
     # Logistic regression with an L2 penalty stays in the rows' span: fewer dimensions, the same classifier.
@@ -132,10 +134,11 @@ def fit_references(
         began = time.perf_counter()
         x = small if name == "logistic" else rows.numpy()
         best = values[0] if values else None
-        if attempts is not None and len(values) > 1:
-            tried = _tried(values, attempts, x, labels, folds, problem.num_classes)
-            best = values[tried.index(choose_trial(tried, len(labels)))]
-        model = make(best, len(x)).fit(x, labels)
+        with threadpool_limits(1, user_api="blas"):  # threads wait for one another far longer than such products take
+            if attempts is not None and len(values) > 1:
+                tried = _tried(values, attempts, x, labels, folds, problem.num_classes)
+                best = values[tried.index(choose_trial(tried, len(labels)))]
+            model = make(best, len(x)).fit(x, labels)
         turn = basis if name == "logistic" else None
         settled = {} if best is None else {what: float(best)}
         found.append(Reference(name, settled, _as_logits(model, problem, turn, best or 0), time.perf_counter() - began))
