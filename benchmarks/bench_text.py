@@ -97,17 +97,22 @@ def embedding(data: Path) -> dict[str, Any]:
             "processor_ms_per_text": round(1000 * worked / len(texts), 2)}  # fmt: skip
 
 
-def table(settings: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
-    """A row per loss and reference: accuracy in each setting, and the AUROC of detection where there is one."""
+def table(settings: Sequence[dict[str, Any]], embeddings: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    """Accuracy in each setting, and the AUROC of detection where there is one, per loss and reference; then seconds."""
     found: dict[str, dict[str, str]] = {}
+    seconds: dict[str, str] = {}
+    speeds: dict[str, str] = {}
+    embedded = {one["data"]: one["texts_per_second"] for one in embeddings}
     for one in settings:
         title = f"{one['data'].upper()}, {one['labels_per_class']}"
+        seconds[title], speeds[title] = f"{one['seconds_whole_command']:.0f}", f"{embedded[one['data']]:.0f}"
         for row in (*one["losses"], *one["references"]):
             line = found.setdefault(row.get("loss") or row["name"], {})
             auroc = next((value for name, value in row.items() if name.startswith("ood/")), None)
             for heading, values in ((title, row["accuracy"]), (f"{title}, AUROC", auroc)):
                 if values is not None:
                     line[heading] = f"{100 * values['mean']:.1f} ± {100 * values['sd']:.1f}"
+    found |= {"seconds, from kept features": seconds, "texts embedded per second": speeds}
     return [{"loss": name, **line} for name, line in found.items()]
 
 
@@ -132,7 +137,7 @@ def main() -> None:
     for data in options.data:
         for per_class in options.per_class:
             record["settings"].append(setting(data, per_class, options.losses, options.seeds, work))
-            record["rows"] = table(record["settings"])
+            record["rows"] = table(record["settings"], record["embedding"])
             options.output.write_text(json.dumps(record, indent=1) + "\n")
             print(json.dumps(record["settings"][-1], indent=1), flush=True)
 

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from gence.lab.data import DataError
+from gence.lab.features.heads import references
 from gence.lab.features.heads.problem import HEAD_RECIPE, HeadProblem, HeadRun
-from gence.lab.features.heads.references import REFERENCES, affordable_references, fit_references
+from gence.lab.features.heads.references import (
+    REFERENCES,
+    STRENGTHS,
+    _logistic,
+    _strengths,
+    affordable_references,
+    fit_references,
+)
 from gence.lab.features.heads.training import train_heads
 from gence.lab.features.heads.tuning import (
     SPACES,
@@ -101,6 +111,20 @@ def test_logistic_regression_is_the_full_batch_of_cross_entropy(recwarn) -> None
     torch.testing.assert_close(mine, theirs, rtol=0, atol=2e-3)
 
 
+@pytest.mark.parametrize("K", [2, 15])
+def test_all_strengths_together_take_few_steps_and_each_ends_at_its_minimum(K: int) -> None:
+    x = torch.randn(300, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    labels = (x[:, :K].argmax(1) if K > 2 else (x[:, 0] > 0).long()).numpy()
+    x, out, y, y_out = x[:200].numpy() / 20**0.5, x[200:].numpy() / 20**0.5, labels[:200], labels[200:]
+    steps = alone = 0
+    for decay, model in zip(STRENGTHS, _strengths(STRENGTHS, x, y), strict=True):
+        exact = _logistic(decay, len(x)).fit(x, y)
+        nll, least = (-np.log(one.predict_proba(out)[np.arange(100), y_out]).mean() for one in (model, exact))
+        assert nll == pytest.approx(least, rel=0.01)
+        steps, alone = steps + int(model.n_iter_[0]), alone + int(exact.n_iter_[0])
+    assert 3 * steps < alone
+
+
 def test_references_of_two_classes_and_of_many_pixels() -> None:
     rows = problem()
     few = HeadProblem(rows.features, (rows.labels == 1).long(), 2)
@@ -109,6 +133,23 @@ def test_references_of_two_classes_and_of_many_pixels() -> None:
     assert affordable_references(few, "pixels") == ("majority", "logistic", "svm")
     many = HeadProblem(torch.zeros(6000, 2000), torch.zeros(6000, dtype=torch.long), 10)
     assert affordable_references(many, "pixels") == ("majority",)
+    wide, wider = (HeadProblem(torch.zeros(n, 768), torch.zeros(n, dtype=torch.long), 100) for n in (5000, 7000))
+    assert "logistic" in affordable_references(wide, "features")
+    assert "logistic" not in affordable_references(wider, "features")
+
+
+def test_references_multiply_in_one_thread(monkeypatch) -> None:
+    threads, make = [], references._knn
+
+    def observed(*given):
+        threads.extend(one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas")
+        return make(*given)
+
+    monkeypatch.setattr(references, "_knn", observed)
+    rows = problem()
+    with threadpool_limits(2, user_api="blas"):
+        fit_references(rows, stratified_folds(rows.labels, 3, seed=0), ["knn"])
+    assert set(threads) == {1}
 
 
 @pytest.mark.parametrize("full_batch", [False, True])

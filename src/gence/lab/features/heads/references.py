@@ -6,9 +6,10 @@ them.
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +43,7 @@ BOOSTING = "boosting"
 MARGINS = tuple((C, gamma) for C in (1.0, 10.0, 100.0) for gamma in (0.3, 1.0, 3.0))
 """C and gamma of the support vector machine, for features whose root mean square norm is 1."""
 
-_MOST_WORK = 250_000_000  # rows x features x classes, beyond which choosing C takes many minutes
+_MOST_WORK = 500_000_000  # rows x features x classes, beyond which choosing C takes minutes
 _MOST_KERNEL = 2_500  # rows, beyond which the support vector machine does
 _MOST_ROWS = 20_000  # beyond which distances between all rows do
 _MOST_TREES = 500_000  # rows x classes
@@ -57,7 +58,7 @@ def affordable_references(problem: HeadProblem, kind: str) -> tuple[str, ...]:
     """
     n, K = len(problem), problem.num_classes
     found = ["majority"]
-    if n * min(n, problem.width) * K <= (_MOST_WORK if kind != PIXELS else _MOST_WORK // 5):
+    if n * min(n, problem.width) * K <= (_MOST_WORK if kind != PIXELS else _MOST_WORK // 10):
         found.append("logistic")
     if n <= _MOST_KERNEL and n * K <= 10 * _MOST_KERNEL:
         found.append("svm")
@@ -103,6 +104,8 @@ def fit_references(
         names: which references.
         chosen: "weight_decay" or "k" where it has been chosen already, on other rows; the folds are then not used.
     """
+    from threadpoolctl import threadpool_limits  # scikit-learn brings it
+
     every = torch.arange(len(problem))
     rows, labels = problem.scaling(problem.rows(every)).double(), problem.labels.numpy()
     # Logistic regression with an L2 penalty stays in the rows' span: fewer dimensions, the same classifier.
@@ -117,11 +120,11 @@ def fit_references(
         began = time.perf_counter()
         margin, machine = _support_vectors(problem, rows, folds)
         found.append(Reference("svm", margin, machine, time.perf_counter() - began))
-    for name, values, make in (
-        ("logistic", STRENGTHS, _logistic),
-        ("centroid", (), _centroid),
-        ("knn", tuple(k for k in NEIGHBOURS if k <= min(int(kept.sum()) for kept, _ in folds)), _knn),
-        (BOOSTING, (), _boosting),
+    for name, values, make, attempts in (
+        ("logistic", STRENGTHS, _logistic, _strengths),
+        ("centroid", (), _centroid, None),
+        ("knn", tuple(k for k in NEIGHBOURS if k <= min(int(kept.sum()) for kept, _ in folds)), _knn, _neighbourhoods),
+        (BOOSTING, (), _boosting, None),
     ):
         if name not in names:
             continue
@@ -131,10 +134,11 @@ def fit_references(
         began = time.perf_counter()
         x = small if name == "logistic" else rows.numpy()
         best = values[0] if values else None
-        if len(values) > 1:
-            tried = _tried(values, make, x, labels, folds, problem.num_classes)
-            best = values[tried.index(choose_trial(tried, len(labels)))]
-        model = make(best, len(x), None).fit(x, labels)
+        with threadpool_limits(1, user_api="blas"):  # threads wait for one another far longer than such products take
+            if attempts is not None and len(values) > 1:
+                tried = _tried(values, attempts, x, labels, folds, problem.num_classes)
+                best = values[tried.index(choose_trial(tried, len(labels)))]
+            model = make(best, len(x)).fit(x, labels)
         turn = basis if name == "logistic" else None
         settled = {} if best is None else {what: float(best)}
         found.append(Reference(name, settled, _as_logits(model, problem, turn, best or 0), time.perf_counter() - began))
@@ -143,7 +147,7 @@ def fit_references(
 
 def _tried(
     values: Sequence[float],
-    make: Callable[[float | None, int, Any], Any],
+    attempts: Callable[[Sequence[float], np.ndarray, np.ndarray], Iterator[Any]],
     x: np.ndarray,
     labels: np.ndarray,
     folds: Sequence[tuple[np.ndarray, np.ndarray]],
@@ -152,9 +156,7 @@ def _tried(
     """What each value is worth on the rows held out."""
     right, nll = np.zeros(len(values)), np.zeros(len(values))
     for kept, held in folds:
-        model = None
-        for i, value in enumerate(values):
-            model = make(value, int(kept.sum()), model).fit(x[kept], labels[kept])
+        for i, (value, model) in enumerate(zip(values, attempts(values, x[kept], labels[kept]), strict=True)):
             log_p = _log_probabilities(model, x[held], K, value)
             right[i] += (log_p.argmax(1) == labels[held]).sum()
             nll[i] -= log_p[np.arange(len(log_p)), labels[held]].sum()
@@ -238,7 +240,29 @@ def _as_logits(model: Any, problem: HeadProblem, basis: Tensor | None, neighbour
     return logits
 
 
-def _logistic(decay: float | None, rows: int, before: Any) -> Any:
+def _strengths(decays: Sequence[float], x: np.ndarray, labels: np.ndarray) -> Iterator[Any]:
+    """A logistic regression at each strength, from strong to weak: the one model, moved on.
+
+    It begins where the line through its last two minima leads, which is close by, and is only so exact as telling the
+    strengths apart takes: in float32, and the weaker the penalty, the less a gradient may be left over.
+    """
+    x = x.astype(np.float32)
+    model = _logistic(decays[0], len(x)).set_params(warm_start=True)
+    before = after = np.empty(0)
+    for i, decay in enumerate(decays):
+        if i > 1:
+            ahead = math.log(decay / decays[i - 1]) / math.log(decays[i - 1] / decays[i - 2])
+            begin = after + ahead * (after - before)
+            model.coef_, model.intercept_ = begin[:, :-1], begin[:, -1]
+        yield model.set_params(C=1 / (decay * len(x)), tol=min(1e-5, decay)).fit(x, labels)
+        before, after = after, np.c_[model.coef_, model.intercept_]
+
+
+def _neighbourhoods(counts: Sequence[float], x: np.ndarray, labels: np.ndarray) -> Iterator[Any]:
+    return (_knn(count).fit(x, labels) for count in counts)
+
+
+def _logistic(decay: float | None, rows: int) -> Any:
     from sklearn.linear_model import LogisticRegression
 
     class Logistic(LogisticRegression):
@@ -248,14 +272,11 @@ def _logistic(decay: float | None, rows: int, before: Any) -> Any:
                 warnings.filterwarnings("ignore", message=".*number of unique classes.*")  # with one or two rows each
                 return super().fit(x, labels, sample_weight)
 
-    C = 1 / ((decay or 1.0) * rows)
-    if before is not None:  # the same rows with a stronger penalty: begins where that has ended
-        return before.set_params(C=C)
     # With its usual tolerance it stops well before the minimum where the penalty is weak.
-    return Logistic(C=C, tol=1e-6, max_iter=1000, warm_start=True)
+    return Logistic(C=1 / ((decay or 1.0) * rows), tol=1e-7, max_iter=1000)
 
 
-def _centroid(_: float | None, __: int, ___: Any) -> Any:
+def _centroid(*_: Any) -> Any:
     from sklearn.neighbors import NearestCentroid
 
     class Centroid(NearestCentroid):
@@ -268,13 +289,13 @@ def _centroid(_: float | None, __: int, ___: Any) -> Any:
     return Centroid()
 
 
-def _boosting(_: float | None, __: int, ___: Any) -> Any:
+def _boosting(*_: Any) -> Any:
     from sklearn.ensemble import HistGradientBoostingClassifier
 
     return HistGradientBoostingClassifier(random_state=0)
 
 
-def _knn(neighbours: float | None, _: int, __: Any) -> Any:
+def _knn(neighbours: float | None, *_: Any) -> Any:
     from sklearn.neighbors import KNeighborsClassifier
 
     return KNeighborsClassifier(int(neighbours or 1), metric="cosine", algorithm="brute")
