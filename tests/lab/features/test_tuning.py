@@ -95,6 +95,12 @@ def test_references_on_the_same_folds(D: int) -> None:
         assert set(reference.chosen) == chosen.get(reference.name, set())
 
 
+def test_references_keep_remarks_on_few_rows_to_themselves() -> None:
+    few = problem(n=12, K=8)  # as 1 or 2 labels per class; warnings are errors here
+    found = fit_references(few, stratified_folds(few.labels, 2, seed=0))
+    assert [one.name for one in found] == list(REFERENCES)
+
+
 @pytest.mark.filterwarnings("error")
 def test_logistic_regression_is_the_full_batch_of_cross_entropy(recwarn) -> None:
     """Both solve one problem, try the same strengths and choose by one rule; with two rows per class, silently."""

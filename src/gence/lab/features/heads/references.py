@@ -10,6 +10,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,6 +90,24 @@ class Reference:
     wall_s: float
 
 
+_REMARKS = (
+    "failed to converge",  # of a strength that is hardly any, and is not chosen
+    "number of unique classes",  # of one or two rows per class
+    "zero standard deviation",  # of features that do not vary, which distances to centroids do not mind
+    "invalid value",  # of one row per class
+)
+
+
+@contextmanager
+def _without_remarks() -> Iterator[None]:
+    """Keep to itself what scikit-learn remarks on few rows, which is no news to anybody with few labels."""
+    with warnings.catch_warnings():
+        for remark in _REMARKS:
+            warnings.filterwarnings("ignore", message=f".*{remark}")
+        yield
+
+
+@_without_remarks()
 def fit_references(
     problem: HeadProblem,
     fold_of: Tensor,
@@ -265,28 +284,14 @@ def _neighbourhoods(counts: Sequence[float], x: np.ndarray, labels: np.ndarray) 
 def _logistic(decay: float | None, rows: int) -> Any:
     from sklearn.linear_model import LogisticRegression
 
-    class Logistic(LogisticRegression):
-        def fit(self, x: Any, labels: Any, sample_weight: Any = None) -> Any:
-            with warnings.catch_warnings():  # of a strength that is hardly any, and is not chosen
-                warnings.filterwarnings("ignore", message=".*failed to converge.*")
-                warnings.filterwarnings("ignore", message=".*number of unique classes.*")  # with one or two rows each
-                return super().fit(x, labels, sample_weight)
-
     # With its usual tolerance it stops well before the minimum where the penalty is weak.
-    return Logistic(C=1 / ((decay or 1.0) * rows), tol=1e-7, max_iter=1000)
+    return LogisticRegression(C=1 / ((decay or 1.0) * rows), tol=1e-7, max_iter=1000)
 
 
 def _centroid(*_: Any) -> Any:
     from sklearn.neighbors import NearestCentroid
 
-    class Centroid(NearestCentroid):
-        def fit(self, x: Any, labels: Any) -> Any:
-            with warnings.catch_warnings():  # of features that do not vary, which distances do not mind
-                warnings.filterwarnings("ignore", message=".*zero standard deviation.*")
-                warnings.filterwarnings("ignore", message=".*invalid value.*")  # of one row per class
-                return super().fit(x, labels)
-
-    return Centroid()
+    return NearestCentroid()
 
 
 def _boosting(*_: Any) -> Any:
