@@ -96,7 +96,7 @@ def test_references_on_the_same_folds(D: int) -> None:
 
 
 def test_references_keep_remarks_on_few_rows_to_themselves() -> None:
-    few = problem(n=12, K=8)  # as 1 or 2 labels per class; warnings are errors here
+    few = problem(n=16, K=8)  # one row of each class where the other is held out; warnings are errors here
     found = fit_references(few, stratified_folds(few.labels, 2, seed=0))
     assert [one.name for one in found] == list(REFERENCES)
 
