@@ -95,9 +95,14 @@ def test_references_on_the_same_folds(D: int) -> None:
         assert set(reference.chosen) == chosen.get(reference.name, set())
 
 
+def test_folds_of_labels_beyond_the_classes_are_an_error() -> None:
+    with pytest.raises(ValueError, match="labels: expected 0 to 1 of 2 classes, got 2"):
+        stratified_folds(torch.tensor([0, 0, 1, 1, 2, 2]), 2, seed=0)
+
+
 def test_references_keep_remarks_on_few_rows_to_themselves() -> None:
-    few = problem(n=16, K=8)  # one row of each class where the other is held out; warnings are errors here
-    found = fit_references(few, stratified_folds(few.labels, 2, seed=0))
+    few = problem(n=60, K=30)  # one row of each class where the other is held out; warnings are errors here
+    found = fit_references(few, stratified_folds(few.labels, 30, seed=0))
     assert [one.name for one in found] == list(REFERENCES)
 
 

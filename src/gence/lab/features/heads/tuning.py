@@ -104,11 +104,14 @@ def stratified_folds(
 
     Raises:
         DataError: a class with a single row, which cannot be both trained on and held out.
+        ValueError: a label that is not one of the classes, or fewer than two folds.
 
     >>> stratified_folds(torch.tensor([0, 0, 1, 1, 1]), 2, seed=0).bincount().tolist()
     [3, 2]
     """
     counts = torch.bincount(labels, minlength=num_classes)
+    if len(counts) > num_classes:
+        raise ValueError(f"labels: expected 0 to {num_classes - 1} of {num_classes} classes, got {len(counts) - 1}")
     there = counts > 0
     smallest = int(counts[there].min())
     if smallest < 2:
