@@ -10,7 +10,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from gence.lab.features.heads.gradients import StackedLoss, criterion
-from gence.lab.features.heads.momentum import Momentum, SharedSteps
+from gence.lab.features.heads.momentum import Helper, Momentum, SharedSteps
 from gence.lab.features.heads.problem import HEAD_RECIPE, HeadProblem, HeadRun, logits_of, rotates
 from gence.lab.features.heads.stacks import create_stack
 from gence.lab.features.heads.training import train_heads
@@ -371,3 +371,16 @@ def test_features_that_are_not_numbers() -> None:
     rows.features[3, 2] = torch.nan
     with pytest.raises(ValueError, match="NaN"):
         train_heads([rows], [HeadRun(loss=LossSpec.parse("ce"), recipe=QUICK)])
+
+
+def test_what_a_helper_raises_is_raised_where_it_is_waited_for() -> None:
+    helper = Helper()
+    made: list[int] = []
+    helper.give(made.append, 1)
+    helper.give(int, "one")
+    with pytest.raises(ValueError, match="one"):
+        helper.wait()
+    helper.give(made.append, 2)
+    helper.wait()
+    helper.end()
+    assert made == [1, 2]

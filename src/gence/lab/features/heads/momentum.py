@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Executor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -111,6 +114,43 @@ class _Fused:
         )  # fmt: skip
 
 
+class Helper:
+    """A thread that makes the calls it is given, one after the other: cheaper to hand to than an executor's."""
+
+    def __init__(self) -> None:
+        self._given: SimpleQueue[tuple[Callable[..., object], Any] | None] = SimpleQueue()
+        self._made: SimpleQueue[BaseException | None] = SimpleQueue()
+        self._waiting = 0
+        Thread(target=self._work, daemon=True).start()
+
+    def give(self, call: Callable[..., object], *arguments: object) -> None:
+        """Have a call made."""
+        self._waiting += 1
+        self._given.put((call, arguments))
+
+    def wait(self) -> None:
+        """Return when all calls are made; raise what one of them raised."""
+        while self._waiting:
+            self._waiting -= 1
+            raised = self._made.get()
+            if raised is not None:
+                raise raised
+
+    def end(self) -> None:
+        """End the thread when it has made its calls."""
+        self._given.put(None)
+
+    def _work(self) -> None:
+        torch.set_num_threads(1)
+        while (given := self._given.get()) is not None:
+            call, arguments = given
+            try:
+                call(*arguments)
+                self._made.put(None)
+            except BaseException as raised:  # it is raised where the call is waited for
+                self._made.put(raised)
+
+
 class SharedSteps:
     """Steps of linear heads on several threads: one issues the small operations, all share the long ones.
 
@@ -122,17 +162,22 @@ class SharedSteps:
         mover: moves them; what is not the weight, it moves itself.
         recipes: of the runs, a list per group.
         rows: number of them in a batch.
-        pool: the other threads.
-        threads: how many share the work, the calling one among them.
+        helpers: the other threads.
     """
 
     def __init__(
-        self, stack: LinearStack, mover: Momentum, recipes: list[list[Recipe]], rows: int, pool: Executor, threads: int
+        self,
+        stack: LinearStack,
+        mover: Momentum,
+        recipes: list[list[Recipe]],
+        rows: int,
+        helpers: Sequence[Helper],
     ) -> None:
-        self.stack, self.mover, self.pool = stack, mover, pool
+        self.stack, self.mover, self.helpers = stack, mover, helpers
         weights, moved = stack.parameters["weight"].values, mover.first["weight"]
         G, M, K = len(recipes), stack.M, stack.K
         self.products = torch.zeros(G, M * K, rows)  # logits without their bias
+        threads = len(helpers) + 1
         ends = [G * M * i // threads for i in range(threads + 1)]
         self.shares = [
             [
@@ -144,23 +189,23 @@ class SharedSteps:
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (G, B, M, K) of features (G, B, D)."""
-        self._together(x, None, None, x)
+        self._together(x, None, [], x)
         return self._logits()
 
     def step(self, x: Tensor, dz: Tensor, rate: Tensor, following: Tensor | None) -> Tensor | None:
         """Move the weights by the gradients of the last logits, those of `x`; the logits of the rows that follow."""
         flat = dz.permute(0, 2, 3, 1).flatten(1, 2)  # (G, M * K, B), as it is in memory
-        self._together(x, flat, rate, following)
+        if "bias" in self.stack.parameters:
+            self.mover.step({"bias": flat.sum(2)[:, None]}, rate)
+        self._together(x, flat, rate.tolist(), following)
         return None if following is None else self._logits()
 
-    def _together(self, x: Tensor, flat: Tensor | None, rate: Tensor | None, following: Tensor | None) -> None:
-        rates = [] if rate is None else rate.tolist()
-        others = [self.pool.submit(self._share, share, x, flat, rates, following) for share in self.shares[1:]]
-        if flat is not None and rate is not None and "bias" in self.stack.parameters:
-            self.mover.step({"bias": flat.sum(2)[:, None]}, rate)
-        self._share(self.shares[0], x, flat, rates, following)
-        for other in others:
-            other.result()
+    def _together(self, *given: Any) -> None:
+        for helper, share in zip(self.helpers, self.shares[1:], strict=True):
+            helper.give(self._share, share, *given)
+        self._share(self.shares[0], *given)
+        for helper in self.helpers:
+            helper.wait()
 
     def _share(
         self, pieces: list[_Piece], x: Tensor, flat: Tensor | None, rates: list[list[float]], following: Tensor | None

@@ -8,18 +8,16 @@ beside it, up to the rounding of a product's last digits.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from gence.lab.features.heads.full_batch import solve
 from gence.lab.features.heads.gradients import StackedLoss
-from gence.lab.features.heads.momentum import HAS_FUSED, WORTH_A_CALL, Momentum, SharedSteps
+from gence.lab.features.heads.momentum import HAS_FUSED, WORTH_A_CALL, Helper, Momentum, SharedSteps
 from gence.lab.features.heads.problem import (
     GroupRows,
     HeadProblem,
@@ -65,10 +63,10 @@ def train_heads(
     found: list[TrainedHead | None] = [None] * len(runs)
     threads = torch.get_num_threads()
 
-    def train(part: list[list[int]], pool: Executor | None = None) -> tuple[dict[int, TrainedHead], float]:
+    def train(part: list[list[int]], helpers: Sequence[Helper] = ()) -> tuple[dict[int, TrainedHead], float]:
         began = time.perf_counter()
         full = runs[part[0][0]].full_batch
-        trained = solve(problems, runs, part) if full else _train(problems, runs, part, curves, pool, threads)
+        trained = solve(problems, runs, part) if full else _train(problems, runs, part, curves, helpers)
         return trained, (time.perf_counter() - began) / len(trained)
 
     def keep(trained: dict[int, TrainedHead], share: float) -> None:
@@ -87,11 +85,14 @@ def train_heads(
         # Threads inside an operation as small as these mostly wait for each other, and on a busy machine they take ten
         # times as long. So each core has a thread with runs of its own, or products of its own.
         torch.set_num_threads(1)
-        alone: dict[str, Any] = {"initializer": torch.set_num_threads, "initargs": (1,)}
-        with ThreadPoolExecutor(max(threads - 1, 1), **alone) as others:
+        helpers = [Helper() for _ in range(threads - 1)] if shared else []
+        try:
             for cohort in shared:
-                keep(*train(cohort, others))
-        with ThreadPoolExecutor(threads, **alone) as pool:
+                keep(*train(cohort, helpers))
+        finally:
+            for helper in helpers:
+                helper.end()
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             for trained, share in pool.map(train, parts):
                 keep(trained, share)
     finally:
@@ -147,10 +148,9 @@ def _train(
     runs: Sequence[HeadRun],
     cohort: list[list[int]],
     curves: bool,
-    pool: Executor | None = None,
-    threads: int = 1,
+    helpers: Sequence[Helper] = (),
 ) -> dict[int, TrainedHead]:
-    """Train one cohort; with a pool, so many threads share its steps."""
+    """Train one cohort; helpers share its steps."""
     first = runs[cohort[0][0]]
     recipe, own = first.recipe, [problems[runs[group[0]].problem] for group in cohort]
     seeds = [runs[group[0]].seed for group in cohort]
@@ -170,9 +170,9 @@ def _train(
     average = {name: each.values.clone() for name, each in stack.parameters.items()} if recipe.ema else {}
     watch = _Curves(G, M, K, steps, rates, priors) if curves else None
     shared = None
-    if pool is not None and isinstance(stack, LinearStack):
-        shared = SharedSteps(stack, mover, recipes, B, pool, threads)
-    batches = _taken(rows, _positions(own, seeds, recipe.epochs, B, steps), pool)
+    if helpers and isinstance(stack, LinearStack):
+        shared = SharedSteps(stack, mover, recipes, B, helpers)
+    batches = _taken(rows, _positions(own, seeds, recipe.epochs, B, steps), helpers[:1])
     x, y = next(batches)
     z = (shared or stack).forward(x)
     for now in range(recipe.epochs * steps):
@@ -210,23 +210,26 @@ def _positions(
 
 
 def _taken(
-    rows: GroupRows, positions: Iterator[tuple[Tensor, Tensor]], pool: Executor | None
+    rows: GroupRows, positions: Iterator[tuple[Tensor, Tensor]], helpers: Sequence[Helper]
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Rows and labels of each step; those before the last stay as they are. A pool takes rows a step ahead."""
+    """Rows and labels of each step; those before the last stay as they are. A helper takes rows a step ahead."""
     buffers: list[Tensor] = []  # new memory costs more than to fill it
-    coming: deque[tuple[Future[Tensor], Tensor]] = deque()
+    taken: tuple[Tensor, Tensor] | None = None
     for now, (places, y) in enumerate(positions):
         if len(buffers) < 3:  # one in use, one that follows, one that is being filled
             buffers.append(torch.empty(*places.shape, rows.width))
-        if pool is None:
-            yield rows.take(places, buffers[now % 3]), y
+        x = buffers[now % 3]
+        if not helpers:
+            yield rows.take(places, x), y
             continue
-        coming.append((pool.submit(rows.take, places, buffers[now % 3]), y))
-        if len(coming) == 2:
-            taken, y = coming.popleft()
-            yield taken.result(), y
-    for taken, y in coming:
-        yield taken.result(), y
+        helpers[0].wait()
+        helpers[0].give(rows.take, places, x)
+        if taken is not None:
+            yield taken
+        taken = x, y
+    if taken is not None:
+        helpers[0].wait()
+        yield taken
 
 
 class _Curves:
