@@ -7,7 +7,8 @@
 two forms: rows indexed out of a tensor (as fast as such a loop gets), and the usual DataLoader over a TensorDataset.
 The rounds alternate, so that whatever else the machine does falls on all; ratios are those of the best rounds. They are
 given by the clock and in processor seconds, because the clock says little on a busy machine: there the plain loops have
-one thread, so that none waits in a loop for another. "products" is what the matrix products of the steps alone take.
+one thread, so that none waits in a loop for another ("default_threads" is the first of them with as many threads as
+torch begins with, by the clock). "products" is what the matrix products of the steps alone take.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ def side_by_side(rounds: int) -> dict[str, Any]:
         alone = max(alone, float((one.head.tensors["weight"] - first[i].head.tensors["weight"]).abs().max()))
         found = plain(problem, runs[i], False, HEAD_RECIPE.epochs)
         loop = max(loop, float((found - first[i].head.tensors["weight"]).abs().max()))
-    together, indexed, loaded, products = [], [], [], []
+    together, indexed, loaded, products, threaded = [], [], [], [], []
     part = 5  # epochs of the plain loops that are timed: their steps are alike, and 50 would take minutes
     times = HEAD_RECIPE.epochs / part * len(SEEDS)
     for _ in range(rounds):
@@ -122,17 +123,21 @@ def side_by_side(rounds: int) -> dict[str, Any]:
         for loader, found_times in ((False, indexed), (True, loaded)):
             took = on_one_thread(lambda: [plain(problem, run, loader, part) for run in runs[: len(LOSSES)]])  # noqa: B023
             found_times.append((took[0] * times, took[1] * times))
+        took = seconds(lambda: [plain(problem, run, False, part) for run in runs[: len(LOSSES)]])
+        threaded.append((took[0] * times, took[1] * times))
         took = on_one_thread(lambda: products_alone(20 * part))
         products.append((took[0] * times, took[1] * times))
-    _, curves = seconds(lambda: train_heads([problem], runs))
+    with_curves = seconds(lambda: train_heads([problem], runs))
     ratios = {
         f"times_faster_than_{name}_{unit}": round(least(other, i) / least(together, i), 1)
         for name, other in (("indexed", indexed), ("data_loader", loaded))
         for i, unit in enumerate(("by_clock", "in_processor_time"))
     }
+    ratios["times_faster_than_indexed_default_threads_by_clock"] = round(least(threaded, 0) / least(together, 0), 1)
     return {
         "runs": len(runs), "rows": 2000, "features": 1280, "classes": 10, "epochs": HEAD_RECIPE.epochs, "batch": 100,
-        "together": shown(together), "with_curves_processor_s": round(curves, 2),
+        "together": shown(together), "with_curves_s": round(with_curves[0], 2),
+        "with_curves_processor_s": round(with_curves[1], 2), "plain_indexed_default_threads": shown(threaded),
         "plain_indexed": shown(indexed), "plain_data_loader": shown(loaded), "products_alone": shown(products),
         "plain_timed_epochs": part, **ratios,
         "times_faster_if_only_products": {

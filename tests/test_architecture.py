@@ -18,7 +18,7 @@ from tests.graph import arrows, circles, deep_imports, drawn, imports, modules, 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
 MOST_FILES_IN_A_FOLDER = 13
-MOST_FILES, MOST_LINES = 245, 46_400
+MOST_FILES, MOST_LINES = 245, 46_650
 """A ratchet: growth is a decision, written down here."""
 
 

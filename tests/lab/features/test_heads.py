@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
 from gence.lab.features.heads.gradients import StackedLoss, criterion
+from gence.lab.features.heads.momentum import Helper, Momentum, SharedSteps
 from gence.lab.features.heads.problem import HEAD_RECIPE, HeadProblem, HeadRun, logits_of, rotates
 from gence.lab.features.heads.stacks import create_stack
-from gence.lab.features.heads.training import Momentum, train_heads
+from gence.lab.features.heads.training import train_heads
 from gence.lab.spec import LossSpec, Recipe, anchor_shares, learning_rates, stream
 from gence.losses import LOSSES
 
@@ -81,10 +84,67 @@ def test_weights_moved_in_one_pass(monkeypatch: pytest.MonkeyPatch, nesterov: bo
         for text in ("ce", "gence") for rate, decay in ((0.5, 0.01), (0.5, 0.01), (0.2, 0.0)) for seed in (0, 3)
     ]  # fmt: skip
     apart = train_heads([rows], runs)
-    monkeypatch.setattr("gence.lab.features.heads.training._WORTH_A_CALL", 1)
+    monkeypatch.setattr("gence.lab.features.heads.momentum.WORTH_A_CALL", 1)
     for run, usual, fused in zip(runs, apart, train_heads([rows], runs), strict=True):
         torch.testing.assert_close(fused.head.tensors["weight"], usual.head.tensors["weight"], rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(fused.head.tensors["weight"], plain_loop(rows, run), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("change", [{}, {"ema": 0.9, "head_bias": False, "nesterov": False}], ids=["usual", "average"])
+@pytest.mark.parametrize("threads", [2, 3])
+def test_threads_that_share_steps(monkeypatch: pytest.MonkeyPatch, threads: int, change: dict[str, object]) -> None:
+    """Groups are divided between the threads, and runs with rates of their own; heads and curves stay what they are."""
+    rows = [problem(D=13), problem(D=13, seed=1)]
+    runs = [
+        HeadRun(problem=p, loss=LossSpec.parse(text), seed=seed,
+                recipe=QUICK.replace(lr=rate, weight_decay=decay, **change))
+        for p, seed in ((0, 0), (0, 3), (1, 0)) for text in ("ce", "gence", "gence(anchor=0.1)", "dual_focal")
+        for rate, decay in (((0.5, 0.01),) if text == "ce" else ((0.5, 0.01), (0.2, 0.0)))
+    ]  # fmt: skip
+    apart = train_heads(rows, runs)
+    monkeypatch.setattr("gence.lab.features.heads.momentum.WORTH_A_CALL", 1)
+    for name in ("WORTH_A_CALL", "_LONG"):
+        monkeypatch.setattr(f"gence.lab.features.heads.training.{name}", 1)
+    shared: list[int] = []
+    before = torch.get_num_threads()
+    step = SharedSteps.step
+
+    def counted(self: SharedSteps, *given: Any) -> None:
+        shared.append(len(self.shares))
+        step(self, *given)
+
+    monkeypatch.setattr(SharedSteps, "step", counted)
+    torch.set_num_threads(threads)
+    try:
+        found, again = train_heads(rows, runs), train_heads(rows, runs)
+    finally:
+        torch.set_num_threads(before)
+    assert set(shared) == {threads}
+    for run, one, same, other in zip(runs, found, again, apart, strict=True):
+        for name, tensor in one.head.tensors.items():
+            assert torch.equal(tensor, same.head.tensors[name])
+            torch.testing.assert_close(tensor, other.head.tensors[name], rtol=1e-5, atol=1e-6)
+        assert one.curves["train_loss"] == pytest.approx(other.curves["train_loss"], rel=1e-4)
+        if not change:
+            torch.testing.assert_close(
+                one.head.tensors["weight"], plain_loop(rows[run.problem], run), rtol=1e-4, atol=1e-5
+            )
+
+
+@pytest.mark.parametrize("head", ["linear", "mlp", "cosine"])
+def test_curves_of_one_step(head: str) -> None:
+    """They are of the logits before the step; of classes that tie, the first is predicted."""
+    rows = problem()
+    recipe = QUICK.replace(epochs=1, batch_size=len(rows), lr=0.0)
+    (one,) = train_heads([rows], [HeadRun(loss=LossSpec.parse("ce"), recipe=recipe, head=head)])
+    logits = one.head.logits(rows.features)
+    expected = {
+        "train_loss": torch.nn.functional.cross_entropy(logits, rows.labels),
+        "train_accuracy": (logits.argmax(1) == rows.labels).float().mean(),
+        "marginal_kl": (rows.prior * (rows.prior / logits.softmax(1).mean(0)).log()).sum(),
+    }
+    for name, value in expected.items():
+        assert one.curves[name] == [pytest.approx(float(value), rel=1e-3, abs=1e-6)]
 
 
 @pytest.mark.parametrize("full_batch", [False, True])
@@ -311,3 +371,16 @@ def test_features_that_are_not_numbers() -> None:
     rows.features[3, 2] = torch.nan
     with pytest.raises(ValueError, match="NaN"):
         train_heads([rows], [HeadRun(loss=LossSpec.parse("ce"), recipe=QUICK)])
+
+
+def test_what_a_helper_raises_is_raised_where_it_is_waited_for() -> None:
+    helper = Helper()
+    made: list[int] = []
+    helper.give(made.append, 1)
+    helper.give(int, "one")
+    with pytest.raises(ValueError, match="one"):
+        helper.wait()
+    helper.give(made.append, 2)
+    helper.wait()
+    helper.end()
+    assert made == [1, 2]

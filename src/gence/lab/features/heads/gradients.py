@@ -32,6 +32,7 @@ class _Batch:
     target: Tensor  # (G, m or 1, K, B); smoothed where the runs smooth
     gap: Tensor  # (G, m, K, B): p - target; the formulas leave their gradient here
     label: Tensor  # (G, m, 1, B)
+    log_p_y: Tensor  # (G, m, 1, B)
     smooth: bool
     modules: list[list[Any]]  # the registry's losses, G lists of m
 
@@ -91,17 +92,18 @@ class StackedLoss:
         one_hot = torch.zeros(len(z), 1, K, rows, dtype=z.dtype).scatter_(2, label, 1.0)
         gradient = p - one_hot
         losses = z.new_empty(z.shape[:2]) if values else None
-        each = (z, log_p, p, gradient, label.expand(-1, z.shape[1], -1, -1))
+        wide = label.expand(-1, z.shape[1], -1, -1)
+        each = (z, log_p, p, gradient, wide, log_p.gather(2, wide))
         pieces = zip(*(tensor.split_with_sizes(self.sizes, 1) for tensor in each), strict=True)
         for (where, formula, params, modules), piece in zip(self.parts, pieces, strict=True):
-            mine_z, mine_log_p, mine_p, gap, wide = piece
+            mine_z, mine_log_p, mine_p, gap, mine_label, log_p_y = piece
             if anchor_share is not None and "anchor" in params:
                 params = {**params, "anchor": params["anchor"] * anchor_share[:, where, None, None]}
             smoothing = params.get("label_smoothing")
             target = one_hot if smoothing is None else one_hot * (1 - smoothing) + smoothing / K
             if smoothing is not None:
                 torch.sub(mine_p, target, out=gap)
-            batch = _Batch(mine_z, mine_log_p, mine_p, target, gap, wide, smoothing is not None, modules)
+            batch = _Batch(mine_z, mine_log_p, mine_p, target, gap, mine_label, log_p_y, smoothing is not None, modules)
             value = formula(batch, params)
             if losses is not None:
                 losses[:, where] = value()
@@ -157,9 +159,8 @@ def _separable(
             pull = batch.target * slope(batch.log_p, params)
             torch.mul(batch.p, pull.sum(2, keepdim=True), out=batch.gap).sub_(pull)
             return lambda: (batch.target * cost(batch.log_p, params)).sum(2).mean(2)
-        log_p = batch.log_p.gather(2, batch.label)
-        batch.gap.mul_(slope(log_p, params))
-        return lambda: cost(log_p, params).squeeze(2).mean(2)
+        batch.gap.mul_(slope(batch.log_p_y, params))
+        return lambda: cost(batch.log_p_y, params).squeeze(2).mean(2)
 
     return formula
 
@@ -191,11 +192,10 @@ def _gence(batch: _Batch, params: Params) -> _Values:
     p_jk T_k / S_k is T_k times the softmax of log p over the batch: T / S is never formed.
     """
     rows = batch.p.shape[3]
-    mass = batch.target.sum(3, keepdim=True)  # (G, m or 1, K, 1)
-    prior = mass / rows
+    mass = wanted = batch.target.sum(3, keepdim=True)  # (G, m or 1, K, 1); wanted is rows * prior
     if "prior" in params:
-        prior = torch.where(params["has_prior"], params["prior"], prior)
-    pulled = mass - params["anchor"] * rows * prior if "anchor" in params else mass
+        wanted = torch.where(params["has_prior"], params["prior"] * rows, mass)
+    pulled = mass - params["anchor"] * wanted if "anchor" in params else mass
     share = batch.log_p.softmax(3).mul_(pulled)  # p T / S, (G, m, K, B)
     batch.gap.addcmul_(batch.p, share.sum(2, keepdim=True), value=-1).add_(share)
 
@@ -203,6 +203,7 @@ def _gence(batch: _Batch, params: Params) -> _Values:
         log_s = batch.log_p.logsumexp(3, keepdim=True)  # (G, m, K, 1)
         found = (batch.target * (log_s - batch.log_p)).sum(2).mean(2)
         if "anchor" in params:
+            prior = wanted / rows
             kl = (torch.xlogy(prior, prior) + prior * (math.log(rows) - log_s)).sum(2)
             found = found + (params["anchor"].squeeze(3) * kl).squeeze(2)
         return found
@@ -260,7 +261,7 @@ def _dual_focal(batch: _Batch, params: Params) -> _Values:
     """-m^g log p_y with m = 1 - p_y + p_j: two classes pull, and p carries it to the others."""
     if batch.smooth:  # every class has a p_j of its own
         return _by_autograd(batch, params)
-    gamma, u = params["gamma"], -batch.log_p.gather(2, batch.label)  # (G, m, 1, B)
+    gamma, u = params["gamma"], -batch.log_p_y
     order = batch.log_p.masked_fill(batch.log_p >= -u, -torch.inf)
     log_p_j, j = order.max(2, keepdim=True)
     p_j = log_p_j.exp()  # 0 where no class is below
@@ -294,11 +295,10 @@ def _focal_cost(log_p: Tensor, params: Params) -> Tensor:
 
 
 def _focal_slope(log_p: Tensor, params: Params) -> Tensor:
-    """(1-p)^g - g p (1-p)^(g-1) log p, in which -log p / (1-p) is 1 at p = 1."""
+    """(1-p)^g (1 + g p u / (1-p)) with u = -log p; where p is 1 nothing is left of the second term."""
     gamma = params["gamma"]
-    miss = -log_p.expm1()
-    ratio = torch.where(miss > 1e-6, -log_p / miss.clamp_min(1e-6), 1.0)
-    return miss**gamma * (1 + gamma * log_p.exp() * ratio)
+    miss = log_p.expm1().neg_().clamp_min_(torch.finfo(log_p.dtype).tiny)
+    return (log_p.exp() * log_p).div_(miss).mul_(gamma).neg_().add_(1).mul_(miss**gamma)
 
 
 _BY_HAND: dict[str, Callable[..., _Values]] = {

@@ -259,9 +259,13 @@ class GroupRows:
             kept = {key: each.scaling(each.rows(torch.arange(len(each)))) for key, each in different.items()}
         return cls(problems, [kept.get(id(problem)) for problem in problems], (), problems[0].width)
 
-    def take(self, positions: Tensor) -> Tensor:
-        """Rows of each group: float32 (G, B, D)."""
-        x = torch.empty(*positions.shape, self.width)
+    def take(self, positions: Tensor, out: Tensor | None = None) -> Tensor:
+        """Rows of each group: float32 (G, B, D), in `out` if given: new memory costs more than to fill it."""
+        x = torch.empty(*positions.shape, self.width) if out is None else out
+        one = self.ready[0]
+        if one is not None and all(rows is one for rows in self.ready):
+            torch.index_select(one, 0, positions.reshape(-1), out=x.view(-1, self.width))
+            return x
         for g, (problem, rows) in enumerate(zip(self.problems, self.ready, strict=True)):
             if rows is None:
                 x[g] = problem.scaling(problem.rows(positions[g]))

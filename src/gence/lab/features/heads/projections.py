@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gence.lab.features.heads.momentum import Momentum
 from gence.lab.features.heads.problem import (
     HEAD_RECIPE,
     GroupRows,
@@ -27,7 +28,7 @@ from gence.lab.features.heads.problem import (
     unstacked,
 )
 from gence.lab.features.heads.stacks import create_stack
-from gence.lab.features.heads.training import Momentum, cohorts, order_of, per_step, steps_of, train_heads
+from gence.lab.features.heads.training import cohorts, order_of, per_step, steps_of, train_heads
 from gence.lab.spec import LossSpec, learning_rates
 from gence.losses import create_loss
 

@@ -104,7 +104,7 @@ class LinearStack(Stack):
         """The same; a group's gradient of the weight is computed when it is asked for."""
         flat = dz.reshape(*dz.shape[:2], self.M * self.K)
         found: dict[str, Gradients] = {
-            "weight": (product(left.mT, right.mT).mT for left, right in zip(flat, x, strict=True))
+            "weight": (product(left, right).mT for left, right in zip(flat.mT, x.mT, strict=True))
         }
         if "bias" in self.parameters:
             found["bias"] = flat.sum(1, keepdim=True)

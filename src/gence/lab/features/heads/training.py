@@ -8,16 +8,16 @@ beside it, up to the rounding of a product's last digits.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from gence.lab.features.heads.full_batch import solve
 from gence.lab.features.heads.gradients import StackedLoss
+from gence.lab.features.heads.momentum import HAS_FUSED, WORTH_A_CALL, Helper, Momentum, SharedSteps
 from gence.lab.features.heads.problem import (
     GroupRows,
     HeadProblem,
@@ -27,12 +27,14 @@ from gence.lab.features.heads.problem import (
     collected,
     rotates,
 )
-from gence.lab.features.heads.stacks import HIDDEN, CosineStack, Gradients, LinearStack, MLPStack, create_stack, whole
+from gence.lab.features.heads.stacks import HIDDEN, LinearStack, create_stack
 from gence.lab.spec import Recipe, anchor_shares, learning_rates, stream
 from gence.losses import prior_divergence
 
 _MOST_WEIGHTS = 2**24  # in one stacked tensor: more runs train in turns
 _MOST_HIDDEN = 2**18  # outputs of hidden layers in a step: more would not stay in a processor's cache
+_SMALL = 2**17  # logits of a step: operations on more are long enough for a thread each
+_LONG = 2**25  # multiplications of a step's product
 _PER_RUN = ("lr", "weight_decay", "warmup_epochs", "anchor_warmup")
 
 
@@ -59,29 +61,40 @@ def train_heads(
         if not 0 <= run.problem < len(problems):
             raise ValueError(f"problem: run {run} names problem {run.problem}; there are {len(problems)}")
     found: list[TrainedHead | None] = [None] * len(runs)
-    done, threads = 0, torch.get_num_threads()
+    threads = torch.get_num_threads()
 
-    def train(part: list[list[int]]) -> tuple[dict[int, TrainedHead], float]:
-        torch.set_num_threads(1)
+    def train(part: list[list[int]], helpers: Sequence[Helper] = ()) -> tuple[dict[int, TrainedHead], float]:
         began = time.perf_counter()
         full = runs[part[0][0]].full_batch
-        trained = solve(problems, runs, part) if full else _train(problems, runs, part, curves)
+        trained = solve(problems, runs, part) if full else _train(problems, runs, part, curves, helpers)
         return trained, (time.perf_counter() - began) / len(trained)
+
+    def keep(trained: dict[int, TrainedHead], share: float) -> None:
+        for i, head in trained.items():
+            found[i] = TrainedHead(head.head, head.curves, head.diverged, share)
+        if progress is not None:
+            progress(sum(head is not None for head in found), len(runs))
 
     for run in runs:  # computed here, and not by several threads at once
         problem = problems[run.problem]
         _ = problem.prior, problem.scaling, problem.span if rotates(run, problem) else None
-    parts = [part for cohort in cohorts(problems, runs) for part in _shared_out(cohort, threads)]
+    made = cohorts(problems, runs)
+    shared = [cohort for cohort in made if threads > 1 and _shares_steps(problems, runs, cohort)]
+    parts = [part for cohort in made if cohort not in shared for part in _shared_out(cohort, threads)]
     try:
-        # A thread per core, each with runs of its own: threads inside an operation as small as these mostly wait for
-        # each other, and on a busy machine they take ten times as long.
-        with ThreadPoolExecutor(threads) as pool:
+        # Threads inside an operation as small as these mostly wait for each other, and on a busy machine they take ten
+        # times as long. So each core has a thread with runs of its own, or products of its own.
+        torch.set_num_threads(1)
+        helpers = [Helper() for _ in range(threads - 1)] if shared else []
+        try:
+            for cohort in shared:
+                keep(*train(cohort, helpers))
+        finally:
+            for helper in helpers:
+                helper.end()
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             for trained, share in pool.map(train, parts):
-                for i, head in trained.items():
-                    found[i] = TrainedHead(head.head, head.curves, head.diverged, share)
-                done += len(trained)
-                if progress is not None:
-                    progress(done, len(runs))
+                keep(trained, share)
     finally:
         torch.set_num_threads(threads)
     return [head for head in found if head is not None]
@@ -130,102 +143,14 @@ def _most(problem: HeadProblem, run: HeadRun) -> int:
     return min(_MOST_WEIGHTS // (width * HIDDEN), _MOST_HIDDEN // (rows * HIDDEN))
 
 
-class Momentum:
-    """SGD with momentum, or AdamW; each run has a rate and a decay of its own."""
-
-    def __init__(self, stack: LinearStack | MLPStack | CosineStack, recipes: list[list[Recipe]]) -> None:
-        self.stack, self.recipe = stack, recipes[0][0]
-        decay = torch.tensor([[each.weight_decay for each in group] for group in recipes])
-        self.decay = {name: own.per_run(decay) for name, own in stack.parameters.items()}
-        self.first = {name: torch.zeros_like(own.values) for name, own in stack.parameters.items()}
-        self.second = {}  # of AdamW
-        if self.recipe.optimizer == "adamw":
-            self.second = {name: torch.zeros_like(own.values) for name, own in stack.parameters.items()}
-        self.fused: list[list[_Fused]] = []  # of the layer that reads features, per group
-        self.reads = "hidden_weight" if isinstance(stack, MLPStack) else "weight"
-        sgd = self.recipe.optimizer == "sgd" and self.recipe.momentum > 0
-        if _HAS_FUSED and sgd and not isinstance(stack, CosineStack):  # runs lie one after the other in memory
-            weights = stack.parameters[self.reads].values
-            together = zip(weights, self.first[self.reads], recipes, strict=True)
-            found = [_Fused.of(values, moved, own) for values, moved, own in together]
-            if weights[0].numel() >= _WORTH_A_CALL * max(len(parts) for parts in found):
-                self.fused = found
-        self.steps = 0
-
-    def step(self, gradients: dict[str, Gradients], rate: Tensor) -> None:
-        """Move the weights; `rate` is (G, M)."""
-        self.steps += 1
-        for name, groups in gradients.items():
-            if name == self.reads and self.fused:
-                for parts, gradient, rates in zip(self.fused, groups, rate.tolist(), strict=True):
-                    for part in parts:
-                        part.step(gradient.mT, rates[part.run], self.recipe)
-                continue
-            gradient, own = whole(groups), self.stack.parameters[name]
-            per_run = own.per_run(rate)
-            if self.recipe.optimizer == "adamw":
-                self._adamw(name, gradient, per_run)
-                continue
-            if own.decays:
-                gradient.addcmul_(own.values, self.decay[name])
-            moved = self.first[name].mul_(self.recipe.momentum).add_(gradient)
-            if self.recipe.nesterov:
-                moved = gradient.add_(moved, alpha=self.recipe.momentum)
-            own.values.addcmul_(moved, per_run, value=-1)
-
-    def _adamw(self, name: str, gradient: Tensor, rates: Tensor) -> None:
-        own = self.stack.parameters[name]
-        if own.decays:
-            own.values.mul_(1 - rates * self.decay[name])
-        first = self.first[name].lerp_(gradient, 0.1)
-        second = self.second[name].mul_(0.999).addcmul_(gradient, gradient, value=0.001)
-        size = (second / (1 - 0.999**self.steps)).sqrt_().add_(1e-8)
-        own.values.sub_(first / size * (rates / (1 - 0.9**self.steps)))
-
-
-_HAS_FUSED = hasattr(torch, "_fused_sgd_")
-_WORTH_A_CALL = 4096  # weights: with fewer per call, a few operations for all runs at once are faster
-
-
-@dataclass(frozen=True, eq=False)
-class _Fused:
-    """Neighbouring runs of a group with one rate and decay, moved in one pass over memory instead of five.
-
-    Attributes:
-        run: the first of them.
-        rows: of the group's weights (M * K, D).
-        values: those weights, and what they moved last.
-    """
-
-    run: int
-    rows: slice
-    values: tuple[Tensor, Tensor]
-    decay: float
-
-    @classmethod
-    def of(cls, weights: Tensor, moved: Tensor, recipes: list[Recipe]) -> list[_Fused]:
-        """The parts of a group's weights (D, M * K)."""
-        width, found, start = weights.shape[1] // len(recipes), [], 0
-        for recipe, same in groupby(recipes):
-            stop = start + len(list(same))
-            rows = slice(start * width, stop * width)
-            found.append(cls(start, rows, (weights.mT[rows], moved.mT[rows]), recipe.weight_decay))
-            start = stop
-        return found
-
-    def step(self, gradient: Tensor, rate: float, recipe: Recipe) -> None:
-        """Move the weights by the group's gradient (M * K, D)."""
-        weights, moved = self.values
-        torch._fused_sgd_(
-            [weights], [gradient[self.rows]], [moved], weight_decay=self.decay, momentum=recipe.momentum, lr=rate,
-            dampening=0.0, nesterov=recipe.nesterov, maximize=False, is_first_step=False,
-        )  # fmt: skip
-
-
 def _train(
-    problems: Sequence[HeadProblem], runs: Sequence[HeadRun], cohort: list[list[int]], curves: bool
+    problems: Sequence[HeadProblem],
+    runs: Sequence[HeadRun],
+    cohort: list[list[int]],
+    curves: bool,
+    helpers: Sequence[Helper] = (),
 ) -> dict[int, TrainedHead]:
-    """Train one cohort."""
+    """Train one cohort; helpers share its steps."""
     first = runs[cohort[0][0]]
     recipe, own = first.recipe, [problems[runs[group[0]].problem] for group in cohort]
     seeds = [runs[group[0]].seed for group in cohort]
@@ -244,28 +169,60 @@ def _train(
     mover = Momentum(stack, recipes)
     average = {name: each.values.clone() for name, each in stack.parameters.items()} if recipe.ema else {}
     watch = _Curves(G, M, K, steps, rates, priors) if curves else None
-    labels = [problem.labels for problem in own]
-    for epoch in range(recipe.epochs):
-        order = torch.stack(
-            [order_of(len(problem), B * steps, seed, epoch) for problem, seed in zip(own, seeds, strict=True)]
-        )
-        y = torch.stack([each[places] for each, places in zip(labels, order, strict=True)])
-        for step in range(steps):
-            now, batch = epoch * steps + step, slice(step * B, step * B + B)
-            x = rows.take(order[:, batch])
-            z = stack.forward(x)
-            share = None if shares is None else shares[now]
-            dz, values = loss(z, y[:, batch], anchor_share=share, values=watch is not None)
-            if watch is not None and values is not None:
-                watch.add(z, y[:, batch], values)
+    shared = None
+    if helpers and isinstance(stack, LinearStack):
+        shared = SharedSteps(stack, mover, recipes, B, helpers)
+    positions = _positions(own, seeds, recipe.epochs, B, steps)
+    for now, (x, y, following) in enumerate(_taken(rows, positions, helpers[:1])):
+        z = stack.forward(x) if shared is None else shared.forward(x)
+        share = None if shares is None else shares[now]
+        dz, values = loss(z, y, anchor_share=share, values=watch is not None)
+        if watch is not None and values is not None:
+            watch.add(z, y, values)
+        if shared is None:
             mover.step(stack.gradients(x, dz), rates[now])
-            for name, kept in average.items():
-                kept.lerp_(stack.parameters[name].values, 1 - min(recipe.ema, (1 + now) / (10 + now)))
-        if watch is not None:
+        else:
+            shared.step(x, dz, rates[now], following)
+        for name, kept in average.items():
+            kept.lerp_(stack.parameters[name].values, 1 - min(recipe.ema, (1 + now) / (10 + now)))
+        if watch is not None and (now + 1) % steps == 0:
             watch.end_epoch()
     for name, kept in average.items():
         stack.parameters[name].values.copy_(kept)
     return collected(stack, cohort, own, first.head, [] if watch is None else watch.of_runs())
+
+
+def _positions(
+    own: Sequence[HeadProblem], seeds: Sequence[int], epochs: int, B: int, steps: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Positions and labels (G, B) of each step's rows."""
+    for epoch in range(epochs):
+        order = torch.stack(
+            [order_of(len(problem), B * steps, seed, epoch) for problem, seed in zip(own, seeds, strict=True)]
+        )
+        y = torch.stack([problem.labels[places] for problem, places in zip(own, order, strict=True)])
+        yield from zip(torch.split(order, B, 1), torch.split(y, B, 1), strict=True)
+
+
+def _taken(
+    rows: GroupRows, positions: Iterator[tuple[Tensor, Tensor]], helpers: Sequence[Helper]
+) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+    """Rows and labels of each step; with a helper also the rows that follow, which it is still taking."""
+    buffers: list[Tensor] = []  # new memory costs more than to fill it
+    before: tuple[Tensor, Tensor] | None = None
+    for now, (places, y) in enumerate(positions):
+        if len(buffers) <= len(helpers):
+            buffers.append(torch.empty(*places.shape, rows.width))
+        x = buffers[now % len(buffers)]
+        if not helpers:
+            yield rows.take(places, x), y, None
+            continue
+        helpers[0].give(rows.take, places, x)
+        if before is not None:
+            yield *before, x
+        before = x, y
+    if before is not None:
+        yield *before, None
 
 
 class _Curves:
@@ -283,9 +240,10 @@ class _Curves:
 
     def add(self, z: Tensor, labels: Tensor, values: Tensor) -> None:
         """Add a batch."""
+        z = z.permute(0, 2, 3, 1).contiguous()  # rows last, as gradients have them; argmax would take 30 times as long
         self.loss += values
-        self.right += (z.argmax(3) == labels[:, :, None]).float().mean(1)
-        self.summed += z.softmax(3).mean(1)
+        self.right += (z.max(2).indices == labels[:, None]).float().mean(2)
+        self.summed += z.softmax(2).mean(3)
 
     def end_epoch(self) -> None:
         """Keep the means of the epoch that has ended."""
@@ -310,6 +268,17 @@ class _Curves:
             ]
             for g in range(G)
         ]
+
+
+def _shares_steps(problems: Sequence[HeadProblem], runs: Sequence[HeadRun], cohort: list[list[int]]) -> bool:
+    """Whether the threads share this cohort's steps, and not its runs: where losses are small and products long."""
+    run, problem, count = runs[cohort[0][0]], problems[runs[cohort[0][0]].problem], len(cohort) * len(cohort[0])
+    if run.head != "linear" or run.full_batch or run.recipe.optimizer != "sgd" or run.recipe.momentum == 0:
+        return False
+    width = len(problem) if rotates(run, problem) else problem.width
+    logits = count * problem.num_classes * min(run.recipe.batch_size, len(problem))
+    worth = HAS_FUSED and width * problem.num_classes >= WORTH_A_CALL
+    return worth and logits <= _SMALL and logits * width >= _LONG
 
 
 def _shared_out(cohort: list[list[int]], threads: int) -> list[list[list[int]]]:
